@@ -1,0 +1,190 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Shutdown flags of FS_IOC_SHUTDOWN (include/uapi/linux/fs.h).
+const (
+	// ShutdownFlush commits the journal first: renames are kept, un-synced appends are torn, new files have no bytes.
+	ShutdownFlush = 1
+	// ShutdownDrop drops everything that was not fsynced, directory entries included: a power cut.
+	ShutdownDrop = 2
+
+	ioctlShutdown = 0x8004587d
+)
+
+// Volume is one loop-mounted file system of its own.
+type Volume struct {
+	// Mount is where it is mounted, FS ext4 or xfs.
+	Mount, FS string
+	image     string
+	bytes     int64
+	device    string
+	mounted   bool
+}
+
+// NewVolume makes a sparse image of the given size, a loop device for it, a file system in it, and mounts that.
+func NewVolume(ctx context.Context, image, mount, fs string, bytes int64) (*Volume, error) {
+	v := &Volume{Mount: mount, FS: fs, image: image, bytes: bytes}
+	if err := v.create(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("volume %s: %w", mount, err), v.Close(ctx))
+	}
+	return v, nil
+}
+
+func (v *Volume) create(ctx context.Context) error {
+	for _, dir := range []string{filepath.Dir(v.image), v.Mount} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	f, err := os.OpenFile(v.image, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.Truncate(v.bytes), f.Close()); err != nil {
+		return err
+	}
+	out, err := tool(ctx, "losetup", "--find", "--show", v.image)
+	if err != nil {
+		return err
+	}
+	v.device = strings.TrimSpace(out)
+	if err := v.format(ctx); err != nil {
+		return err
+	}
+	return v.Remount(ctx)
+}
+
+func (v *Volume) format(ctx context.Context) error {
+	args := []string{"-q", "-F", "-m", "0", "-E", "lazy_itable_init=1", v.device}
+	if v.FS == "xfs" {
+		args = []string{"-q", "-f", v.device}
+	}
+	_, err := tool(ctx, "mkfs."+v.FS, args...)
+	return err
+}
+
+// Remount mounts the volume; the journal is replayed by the kernel.
+func (v *Volume) Remount(ctx context.Context) error {
+	if v.mounted {
+		return nil
+	}
+	if _, err := tool(ctx, "mount", "-t", v.FS, v.device, v.Mount); err != nil {
+		return err
+	}
+	v.mounted = true
+	return nil
+}
+
+// Unmount waits up to ten seconds for the last user to go: a killed process needs a moment to be reaped.
+func (v *Volume) Unmount(ctx context.Context) error {
+	if !v.mounted {
+		return nil
+	}
+	var err error
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if _, err = tool(ctx, "umount", v.Mount); err == nil {
+			v.mounted = false
+			return nil
+		}
+	}
+	return err
+}
+
+// Shutdown cuts the power of the file system: every later call on it gives EIO. It is confirmed by such a call.
+func (v *Volume) Shutdown(flag uint32) error {
+	dir, err := os.Open(v.Mount)
+	if err != nil {
+		return fmt.Errorf("shut down %s: %w", v.Mount, err)
+	}
+	defer dir.Close()
+	if err := unix.IoctlSetPointerInt(int(dir.Fd()), ioctlShutdown, int(flag)); err != nil {
+		return fmt.Errorf("shut down %s: FS_IOC_SHUTDOWN: %w", v.Mount, err)
+	}
+	probe, err := os.Create(filepath.Join(v.Mount, ".jepsen-probe"))
+	if err == nil {
+		probe.Close()
+		return fmt.Errorf("shut down %s: a file could still be created", v.Mount)
+	}
+	if !errors.Is(err, unix.EIO) {
+		return fmt.Errorf("shut down %s: probe: %w, want an input/output error", v.Mount, err)
+	}
+	return nil
+}
+
+// Wipe replaces the file system by an empty one: a lost disk. The volume must be unmounted; it is mounted again after it.
+func (v *Volume) Wipe(ctx context.Context) error {
+	if v.mounted {
+		return fmt.Errorf("wipe %s: still mounted", v.Mount)
+	}
+	if err := v.format(ctx); err != nil {
+		return fmt.Errorf("wipe %s: %w", v.Mount, err)
+	}
+	return v.Remount(ctx)
+}
+
+const filler = ".jepsen-filler"
+
+// Fill takes all free space; it returns the bytes left to others, which is the confirmation.
+func (v *Volume) Fill() (left int64, err error) {
+	f, err := os.OpenFile(filepath.Join(v.Mount, filler), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return 0, fmt.Errorf("fill %s: %w", v.Mount, err)
+	}
+	defer f.Close()
+	var end int64
+	for chunk := int64(64 << 20); chunk >= 4096; {
+		if err := unix.Fallocate(int(f.Fd()), 0, end, chunk); err != nil {
+			if !errors.Is(err, unix.ENOSPC) {
+				return 0, fmt.Errorf("fill %s: %w", v.Mount, err)
+			}
+			chunk /= 2
+			continue
+		}
+		end += chunk
+	}
+	return v.Free()
+}
+
+// Unfill gives the space back.
+func (v *Volume) Unfill() error {
+	err := os.Remove(filepath.Join(v.Mount, filler))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Free is the space an ordinary process could still take.
+func (v *Volume) Free() (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(v.Mount, &st); err != nil {
+		return 0, fmt.Errorf("free space of %s: %w", v.Mount, err)
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}
+
+// Close unmounts, detaches and removes.
+func (v *Volume) Close(ctx context.Context) error {
+	var errs []error
+	errs = append(errs, v.Unmount(ctx))
+	if v.device != "" {
+		_, err := tool(ctx, "losetup", "--detach", v.device)
+		errs = append(errs, err)
+		v.device = ""
+	}
+	if err := os.Remove(v.image); err != nil && !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
