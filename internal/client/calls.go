@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
-	"strconv"
 
 	"penstock/event"
 )
@@ -91,19 +90,14 @@ func (c *Client) Channel(ctx context.Context, name string) (Channel, error) {
 
 // PutOptions go with a change of a channel.
 type PutOptions struct {
-	// IfVersion makes the change only when the channel has this version; 0 is any.
-	IfVersion uint64
 	// Discard allows what would drop pending and dead deliveries.
 	Discard bool
 }
 
 func (o PutOptions) query() url.Values {
 	q := url.Values{}
-	if o.IfVersion != 0 {
-		q.Set("if_version", strconv.FormatUint(o.IfVersion, 10))
-	}
 	if o.Discard {
-		q.Set("discard", "true")
+		q.Set("discard", "1")
 	}
 	return q
 }

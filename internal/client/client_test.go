@@ -98,8 +98,13 @@ func TestWriteMovesOnOnlyWhenCertainlyNotCommitted(t *testing.T) {
 	for name, h := range map[string]http.HandlerFunc{
 		"connection lost after the request": cut,
 		"a node says unknown":               func(w http.ResponseWriter, _ *http.Request) { problem(w, 504, "unknown-outcome", "x") },
-		"a proxy's 502":                     func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "bad gateway", 502) },
-		"a proxy's 503":                     func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "unavailable", 503) },
+		"a node says so under another kind": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(500)
+			fmt.Fprint(w, `{"type":"urn:penstock:problem:internal","committed":"unknown"}`)
+		},
+		"a proxy's 502": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "bad gateway", 502) },
+		"a proxy's 503": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "unavailable", 503) },
 		"an answer cut in the middle": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "100")
 			_, _ = w.Write([]byte(`{"index":`))
@@ -223,7 +228,7 @@ func TestChangesCarryTheirOptions(t *testing.T) {
 		}
 	})
 	c := connect(t, n.URL)
-	a, err := c.PutChannel(ctx, "c", json.RawMessage(`{"name":"c"}`), PutOptions{IfVersion: 1, Discard: true})
+	a, err := c.PutChannel(ctx, "c", json.RawMessage(`{"name":"c"}`), PutOptions{Discard: true})
 	require.NoError(t, err)
 	require.Equal(t, Applied{Name: "c", Index: 4, Version: 2, Changed: true, Semantics: "at-least-once"}, a)
 	require.NoError(t, c.DeleteChannel(ctx, "c", PutOptions{}))
@@ -231,7 +236,7 @@ func TestChangesCarryTheirOptions(t *testing.T) {
 	require.NoError(t, c.RemoveMember(ctx, "n4"))
 	require.NoError(t, c.Transfer(ctx, ""))
 	require.Equal(t, []string{
-		`PUT /v1/channels/c?discard=true&if_version=1 {"name":"c"}`, `DELETE /v1/channels/c `,
+		`PUT /v1/channels/c?discard=1 {"name":"c"}`, `DELETE /v1/channels/c `,
 		`POST /v1/cluster/members {"id":"n4","suffrage":"nonvoter"}`, `DELETE /v1/cluster/members/n4 `, `POST /v1/cluster/transfer {}`,
 	}, got)
 }

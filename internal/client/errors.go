@@ -24,7 +24,10 @@ type Problem struct {
 	Byte    *int64 `json:"byte,omitempty"`
 	Field   string `json:"field,omitempty"`
 	Limit   int64  `json:"limit,omitempty"`
-	First   uint64 `json:"first,omitempty"` // first readable index, with 410
+	First   uint64 `json:"first,omitempty"`  // first readable index, with 410
+	Leader  string `json:"leader,omitempty"` // the node to try instead, where one is known
+	// Committed is what is known of a write's effect: "no" or "unknown"; empty when the kind says it.
+	Committed string `json:"committed,omitempty"`
 
 	// RetryAfter is the header of that name; 0 when absent.
 	RetryAfter time.Duration `json:"-"`
@@ -71,7 +74,7 @@ func Unknown(err error) bool {
 		return true
 	}
 	var p *Problem
-	return errors.As(err, &p) && p.Kind() == "unknown-outcome"
+	return errors.As(err, &p) && (p.Kind() == "unknown-outcome" || p.Committed == "unknown")
 }
 
 // Retryable tells whether the same request may be sent again, under the same ids, with a hope: the outcome is unknown, or

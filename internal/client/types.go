@@ -23,6 +23,8 @@ type SentEvent struct {
 	Position    event.Position  `json:"position"`
 	DuplicateOf *event.Position `json:"duplicate_of,omitempty"`
 	Conflict    bool            `json:"conflict,omitempty"` // the first one has other content
+	// Deduplicated is false for an id that the server made: sending it again makes another event.
+	Deduplicated bool `json:"deduplicated"`
 }
 
 // Channel is one channel as the cluster has it.
@@ -95,6 +97,7 @@ type ExplainedEvent struct {
 	Channel    string         `json:"channel"`
 	Position   event.Position `json:"position"`
 	AcceptedAt string         `json:"accepted_at"`
+	Readable   bool           `json:"readable"` // false once the log no longer holds it: its deliveries are resolved
 	Deliveries []Delivery     `json:"deliveries"`
 }
 
@@ -145,7 +148,9 @@ type Cluster struct {
 	BaseIndex    uint64     `json:"base_index"`
 	Floor        uint64     `json:"floor"`
 	Horizon      uint64     `json:"horizon"`
+	Installs     uint64     `json:"installs"` // snapshots this node installed since it started
 	Lease        bool       `json:"lease"`
+	WaitingFor   string     `json:"waiting_for,omitempty"`
 	StateHash    StateHash  `json:"state_hash"`
 	Hashes       []RingHash `json:"hashes"`
 	Members      []Member   `json:"members"`
