@@ -1,0 +1,225 @@
+package emit
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"penstock/internal/spec"
+)
+
+type attemptDone struct {
+	w          *work
+	deliveries []Delivery
+	res        Result
+	took       time.Duration
+	err        error // the payload could not be read again
+	gone       bool  // the source no longer has it pending
+	notMade    bool  // no lease, or told to stop before it began
+	cutOff     bool
+}
+
+func (r *runner) atMostOnce() bool { return r.cfg.Semantics == spec.AtMostOnce }
+
+// startAttempts fills the free slots. A held emitter, one without the lease and one that stops start nothing.
+func (r *runner) startAttempts() {
+	for !r.held && !r.leaseLost && !r.stop.stopping && !r.lettersFull() {
+		w := r.sched.pick()
+		if w == nil {
+			return
+		}
+		if r.atMostOnce() && !w.announced {
+			// The slot is held from here on: only what is sent at once is announced.
+			out := w.newOutcome(r.cfg.Now())
+			r.report(w, Attempted, []Outcome{out})
+			continue
+		}
+		r.launch(w)
+	}
+}
+
+// launch makes one attempt on its own goroutine; w holds a slot.
+func (r *runner) launch(w *work) {
+	id, first, last, deliveries := w.id, w.first, w.last, w.deliveries
+	r.attempts.Go(func() {
+		d := attemptDone{w: w, deliveries: deliveries}
+		if d.deliveries == nil {
+			good, ok, err := r.reload(r.attemptCtx, first)
+			d.deliveries, d.gone, d.err = good, !ok, err
+		}
+		switch {
+		case d.err != nil || d.gone:
+		case r.attemptCtx.Err() != nil || !r.deps.Lease.Valid():
+			d.notMade = true
+		default:
+			c := Compaction{ID: id, First: first, Last: last, Deliveries: d.deliveries}
+			began := time.Now()
+			d.res = r.deps.Sink.Deliver(r.attemptCtx, &c)
+			d.took = time.Since(began)
+			d.cutOff = !d.res.OK && r.attemptCtx.Err() != nil
+		}
+		r.results <- d
+	})
+}
+
+func (r *runner) onAttempt(d attemptDone) {
+	w := d.w
+	r.sched.release(w)
+	now := time.Now()
+	if d.gone {
+		r.finish(w)
+		return
+	}
+	if d.err != nil || d.notMade {
+		if d.err != nil {
+			w.due = now.Add(time.Second)
+		}
+		r.sched.add(w, now)
+		return
+	}
+	if w.deliveries == nil {
+		w.deliveries, w.bytes = d.deliveries, weight(d.deliveries)
+		r.loaded += w.bytes
+	}
+	switch {
+	case d.res.OK:
+		r.meter.attempt("delivered", d.took)
+		r.onDelivered(w)
+	case d.cutOff && !r.atMostOnce():
+		// Costs no attempt; the delivery stays pending for whoever comes next.
+		r.meter.attempt("cut_off", d.took)
+		r.sched.add(w, now)
+	default:
+		if d.cutOff {
+			d.res = Result{Class: ClassTransient, Reason: "cut off at shutdown; the destination may have it"}
+		}
+		r.onFailed(w, d)
+	}
+}
+
+func (r *runner) onDelivered(w *work) {
+	w.attempts++
+	w.unreported++
+	r.logState(false, "")
+	out := w.newOutcome(r.cfg.Now())
+	r.resolve(w, Delivered, out)
+	r.unpark(w)
+	r.leaveLanes(w)
+}
+
+func (r *runner) onFailed(w *work, d attemptDone) {
+	res := d.res
+	if res.Class == ClassNone || res.Class > ClassPoison {
+		res.Class = ClassTransient
+	}
+	res.Reason = oneLine(res.Reason)
+	r.meter.attempt(res.Class.String(), d.took)
+	r.logState(true, res.Reason)
+
+	w.attempts++
+	w.unreported++
+	w.failedHere = true
+	out := w.newOutcome(r.cfg.Now())
+	out.Class, out.Status, out.Reason = res.Class, res.Status, res.Reason
+	w.lastFailed = out.At
+	if w.firstFailed.IsZero() {
+		w.firstFailed = out.At
+	}
+	r.remember(w, out, res.Body)
+
+	if r.atMostOnce() {
+		r.resolve(w, Lost, out)
+		return
+	}
+	if res.Class == ClassPoison {
+		r.giveUp(w, Poison, res.Class, "the event cannot be encoded for this destination", out)
+		return
+	}
+	cause := r.spent(w, res.Class)
+	if cause == "" || r.parks(w) {
+		r.retryLater(w, res.RetryAfter, cause != "")
+		r.report(w, Failed, []Outcome{out})
+		return
+	}
+	r.giveUp(w, Dead, res.Class, cause, out)
+}
+
+// spent says why a delivery is to be given up, "" while it is not. It is asked only after a failed attempt of this Run, so
+// nothing is given up on the word of an earlier owner alone.
+func (r *runner) spent(w *work, class Class) string {
+	retry := r.cfg.Emitter.Retry
+	ttl := time.Duration(retry.TTL)
+	switch {
+	case !w.failedHere:
+		return ""
+	case class == ClassPermanent:
+		return "the destination refused it for good"
+	case retry.MaxAttempts > 0 && int64(w.attempts) >= int64(retry.MaxAttempts):
+		return fmt.Sprintf("retry.max_attempts %d used up", retry.MaxAttempts)
+	case ttl > 0 && w.lastFailed.Sub(w.firstFailed) >= ttl:
+		return fmt.Sprintf("retry.ttl %s used up after %d attempts", ttl, w.attempts)
+	}
+	return ""
+}
+
+// parks tells whether a lane waits for its head instead of letting it become a dead letter. Poison never parks: waiting could
+// not help it. What stands in no lane has nothing that could wait for it.
+func (r *runner) parks(w *work) bool { return w.keys != nil && r.cfg.OnKeyFailure == "park" }
+
+func (r *runner) unpark(w *work) {
+	if w.parked {
+		w.parked = false
+		r.parked--
+	}
+}
+
+// retryLater sets the time of the next attempt. The last one is made when the ttl ends rather than a whole backoff after it.
+// A parked work goes on at the slowest pace for as long as it takes.
+func (r *runner) retryLater(w *work, asked time.Duration, parked bool) {
+	retry := r.cfg.Emitter.Retry
+	attempt := int(min(w.attempts, 1<<30))
+	wait := retryDelay(retry, w.seed, attempt, asked)
+	if parked {
+		if !w.parked {
+			w.parked = true
+			r.parked++
+		}
+		wait = max(wait, Backoff(retry, w.seed, 1<<30))
+	} else if ttl := time.Duration(retry.TTL); ttl > 0 && asked <= 0 {
+		left := ttl - w.lastFailed.Sub(w.firstFailed)
+		lo, _ := backoffBounds(retry)
+		wait = min(wait, max(left, lo))
+	}
+	now := time.Now()
+	w.due = now.Add(wait)
+	r.sched.add(w, now)
+	r.shed(w)
+}
+
+// remember keeps the attempt for a dead letter, with the answer's beginning while memory allows.
+func (r *runner) remember(w *work, out Outcome, body []byte) {
+	if len(w.history) == historyKept {
+		w.history = slices.Delete(w.history, 0, 1)
+	}
+	if r.loaded > r.cfg.MemoryBytes/2 {
+		body = nil
+		for i := range w.history {
+			w.history[i].Body = nil
+		}
+	}
+	w.history = append(w.history, Attempt{At: out.At, Class: out.Class, Status: out.Status, Reason: out.Reason, Body: body})
+}
+
+// logState logs when a destination begins to fail and when it works again, at most once a minute each way round.
+func (r *runner) logState(failing bool, reason string) {
+	if failing == r.failing || (failing && time.Since(r.loggedAt) < time.Minute) {
+		return
+	}
+	r.failing = failing
+	r.loggedAt = time.Now()
+	if failing {
+		r.log.Warn("attempts fail", "reason", reason)
+		return
+	}
+	r.log.Info("attempts succeed again")
+}
