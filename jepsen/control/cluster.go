@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,8 @@ type Options struct {
 	Extra      []string // further hosts on the bridge, e.g. destinations
 	ImageDir   string   // where the images lie; default WorkDir
 	WALMax     string   // wal.max_bytes, default 10GiB
+	Segment    string   // wal.segment_bytes, default 4MiB: small, so that rolls are frequent
+	Snapshot   string   // cluster.snapshot_bytes, default 4MiB: small, so that snapshots are frequent
 	ConfigTail string   // appended to each node's configuration file
 }
 
@@ -64,9 +67,7 @@ func Open(ctx context.Context, o Options) (*Cluster, error) {
 	if o.ImageDir == "" {
 		o.ImageDir = filepath.Join(o.WorkDir, "images")
 	}
-	if o.WALMax == "" {
-		o.WALMax = "10GiB"
-	}
+	o.WALMax, o.Segment, o.Snapshot = cmp.Or(o.WALMax, "10GiB"), cmp.Or(o.Segment, "4MiB"), cmp.Or(o.Snapshot, "4MiB")
 	if left, err := Leftovers(ctx); err != nil {
 		return nil, err
 	} else if len(left) > 0 {
@@ -125,7 +126,7 @@ func (c *Cluster) layNode(ctx context.Context, i int, seeds []string) (*Node, er
 	}
 	n.config = NodeConfig{
 		ID: n.ID, Addr: n.Addr, DataDir: n.DataDir(), DLQDir: n.DLQDir(), Seeds: seeds,
-		Cluster: "jepsen", WALMaxBytes: c.Options.WALMax,
+		Cluster: "jepsen", WALMaxBytes: c.Options.WALMax, SegmentBytes: c.Options.Segment, SnapshotBytes: c.Options.Snapshot,
 	}
 	return n, c.prepare(n)
 }

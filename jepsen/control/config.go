@@ -19,7 +19,9 @@ type NodeConfig struct {
 	DataDir, DLQDir string
 	Seeds           []string // host addresses, self included
 	Cluster         string
-	WALMaxBytes     string // with its unit
+	WALMaxBytes     string // with its unit, as the next two
+	SegmentBytes    string
+	SnapshotBytes   string
 }
 
 // YAML is the node's configuration file. The nodes talk plain text inside namespaces that nothing else can reach, which the
@@ -33,13 +35,10 @@ func (c NodeConfig) YAML() string {
 	fmt.Fprintf(&b, "node:\n  id: %s\n  data_dir: %s\n", c.ID, c.DataDir)
 	fmt.Fprintf(&b, "  http: %s:%d\n  raft: %s:%d\n  gossip: %s:%d\n", c.Addr, PortHTTP, c.Addr, PortRaft, c.Addr, PortGossip)
 	fmt.Fprintf(&b, "  advertise: %s:%d\n  debug: 127.0.0.1:%d\n", c.Addr, PortRaft, PortDebug)
-	fmt.Fprintf(&b, "cluster:\n  name: %s\n  seeds: [%s]\n", c.Cluster, strings.Join(seeds, ", "))
-	fmt.Fprintf(&b, "wal:\n  storage: clustered\n  max_bytes: %s\n", c.WALMaxBytes)
+	b.WriteString("  insecure_plaintext: true\n")
+	fmt.Fprintf(&b, "cluster:\n  name: %s\n  seeds: [%s]\n  snapshot_bytes: %s\n", c.Cluster, strings.Join(seeds, ", "), c.SnapshotBytes)
+	fmt.Fprintf(&b, "wal:\n  storage: clustered\n  max_bytes: %s\n  segment_bytes: %s\n", c.WALMaxBytes, c.SegmentBytes)
 	fmt.Fprintf(&b, "dead_letter:\n  directory: %s\n", c.DLQDir)
 	b.WriteString("drain: 10s\n")
-	b.WriteString(insecure)
 	return b.String()
 }
-
-// insecure is the product's key for plain text on an address that is not loopback.
-const insecure = ""
