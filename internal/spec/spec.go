@@ -5,8 +5,6 @@
 // same bytes for the same spec on every node. It keeps no state and resolves no secrets.
 package spec
 
-import "encoding/json"
-
 // Semantics is the delivery semantic of a channel. There is no default: an unstated one is refused (L4).
 type Semantics string
 
@@ -29,19 +27,23 @@ const (
 
 // Channel is one channel's spec. Every field has its value after ApplyDefaults; Validate says what is wrong, all of it.
 type Channel struct {
-	Name         string          `json:"name" yaml:"name"`
-	Semantics    Semantics       `json:"semantics" yaml:"semantics"`
-	Order        Order           `json:"order" yaml:"order"`
-	OnKeyFailure string          `json:"on_key_failure" yaml:"on_key_failure"` // park | skip
-	Source       string          `json:"source,omitempty" yaml:"source"`       // of wrapped plain JSON; default /channels/NAME
-	Type         string          `json:"type,omitempty" yaml:"type"`           // of wrapped plain JSON; default penstock.event
-	Dedup        Dedup           `json:"dedup" yaml:"dedup"`
-	Types        []string        `json:"types,omitempty" yaml:"types"`
-	Schema       json.RawMessage `json:"schema,omitempty" yaml:"schema"`
-	IDFrom       []string        `json:"id_from,omitempty" yaml:"id_from"`
-	OnInvalid    string          `json:"on_invalid" yaml:"on_invalid"` // reject | poison
-	Retention    Retention       `json:"retention" yaml:"retention"`
-	Emitters     []Emitter       `json:"emitters" yaml:"emitters"`
+	Name         string    `json:"name" yaml:"name"`
+	Semantics    Semantics `json:"semantics" yaml:"semantics"`
+	Order        Order     `json:"order" yaml:"order"`
+	OnKeyFailure string    `json:"on_key_failure" yaml:"on_key_failure"` // park | skip
+	Source       string    `json:"source,omitempty" yaml:"source"`       // of wrapped plain JSON; default /channels/NAME
+	Type         string    `json:"type,omitempty" yaml:"type"`           // of wrapped plain JSON; default penstock.event
+	Dedup        Dedup     `json:"dedup" yaml:"dedup"`
+	Types        []string  `json:"types,omitempty" yaml:"types"`
+	Schema       RawJSON   `json:"schema,omitempty" yaml:"schema"`
+	IDFrom       []string  `json:"id_from,omitempty" yaml:"id_from"`
+	OnInvalid    string    `json:"on_invalid" yaml:"on_invalid"` // reject | poison
+	Retention    Retention `json:"retention" yaml:"retention"`
+	Emitters     []Emitter `json:"emitters" yaml:"emitters"`
+
+	// complete is set when each field has its value: by ParseYAML, ParseJSON and ApplyDefaults. From then on a zero is
+	// what the user wrote, and not something to fill.
+	complete bool
 }
 
 // Dedup bounds the memory of producer ids.
@@ -72,6 +74,8 @@ type Emitter struct {
 	Webhook      *Webhook          `json:"webhook,omitempty" yaml:"webhook"`
 	File         *File             `json:"file,omitempty" yaml:"file"`
 	Stdout       *Stdout           `json:"stdout,omitempty" yaml:"stdout"`
+
+	complete bool // as in Channel
 }
 
 // Compaction says when an open run of events is closed: at any of the three bounds; bytes 0 means no bound by bytes.
