@@ -1,0 +1,85 @@
+package wal
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"penstock/internal/vfs"
+)
+
+// Defaults and limits of Config.
+const (
+	DefaultSegmentBytes = 64 << 20
+	MinSegmentBytes     = 4 * blockSize
+	MaxSegmentBytes     = 0xffff * blockSize // a tag names a block in 16 bits
+	DefaultCacheBytes   = 64 << 20
+	DefaultStallTimeout = 10 * time.Second
+	DefaultMarkInterval = time.Second
+)
+
+// Config says how a log is kept. The zero value is usable.
+type Config struct {
+	// FS is the file system, default vfs.OS.
+	FS vfs.FS
+	// SegmentBytes is the size of a segment file, default 64 MiB; a multiple
+	// of 4 KiB from 16 KiB to 256 MiB less one block. It may change between
+	// starts. An entry that does not fit gets a larger segment of its own.
+	SegmentBytes int64
+	// CacheBytes bounds the payload bytes of the newest entries that are kept
+	// in memory, default 64 MiB; negative means no cache.
+	CacheBytes int64
+	// StallTimeout is how long one write or fsync may take before it counts
+	// as failed (I11), default 10 s.
+	StallTimeout time.Duration
+	// MarkInterval is the least time between two durable marks that only
+	// follow appends, default 1 s. It is how much of the tail a lost sector
+	// may pass for torn.
+	MarkInterval time.Duration
+	// Logger, default slog.Default().
+	Logger *slog.Logger
+	// Registerer takes the metrics penstock_wal_*, nil for none.
+	Registerer prometheus.Registerer
+	// Fatal is called once, with the first write, fsync or stall error, from
+	// the goroutine that met it (I11). It should end the process with the
+	// exit code of a disk fault; when it returns, every later call of the log
+	// fails. It must not wait for calls of the log. Default: panic.
+	Fatal func(error)
+}
+
+func (c Config) withDefaults() Config {
+	if c.FS == nil {
+		c.FS = vfs.OS
+	}
+	if c.SegmentBytes == 0 {
+		c.SegmentBytes = DefaultSegmentBytes
+	}
+	if c.CacheBytes == 0 {
+		c.CacheBytes = DefaultCacheBytes
+	}
+	if c.StallTimeout == 0 {
+		c.StallTimeout = DefaultStallTimeout
+	}
+	if c.MarkInterval == 0 {
+		c.MarkInterval = DefaultMarkInterval
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Fatal == nil {
+		c.Fatal = func(err error) { panic(err) }
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	if c.SegmentBytes < MinSegmentBytes || c.SegmentBytes > MaxSegmentBytes || c.SegmentBytes%blockSize != 0 {
+		return fmt.Errorf("wal: segment size %d is not a multiple of %d from %d to %d",
+			c.SegmentBytes, blockSize, MinSegmentBytes, MaxSegmentBytes)
+	}
+	return nil
+}
+
+func (c Config) blocks() uint32 { return uint32(c.SegmentBytes / blockSize) }

@@ -1,0 +1,110 @@
+package wal
+
+import (
+	"errors"
+	"io/fs"
+	"time"
+)
+
+// appended tells the keeper that there is something new to mark. Only the
+// first append after a mark wakes it, so the ack path pays for one atomic.
+func (l *Log) appended() {
+	if l.dirty.CompareAndSwap(false, true) {
+		l.poke()
+	}
+}
+
+// hurry makes the keeper write a mark and remove doomed files now.
+func (l *Log) hurry() {
+	l.urgent.Store(true)
+	l.poke()
+}
+
+func (l *Log) poke() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// keep is the keeper's goroutine: it writes the durable mark at most once an
+// interval (and so also when the log falls idle), and removes files that are
+// no longer part of the log. Started by Open, stopped by Close; it may block
+// on disk, under the same stall limit as any write.
+func (l *Log) keep() {
+	defer l.loops.Done()
+	for {
+		select {
+		case <-l.wake:
+		case <-l.closed:
+			return
+		case <-l.fuse.blown:
+			return
+		}
+		if !l.urgent.Load() && !l.pause(l.cfg.MarkInterval) {
+			return
+		}
+		if l.tidy() != nil {
+			return // the fuse blew and has told
+		}
+	}
+}
+
+// pause waits, less when something urgent comes; false means stop.
+func (l *Log) pause(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			return true
+		case <-l.wake:
+			if l.urgent.Load() {
+				return true
+			}
+		case <-l.closed:
+			return false
+		case <-l.fuse.blown:
+			return false
+		}
+	}
+}
+
+// tidy makes the mark say what is durable now, and then removes the files
+// that were taken out of the chain before. Never the other way round: a
+// missing file that the mark still asks for would be damage.
+func (l *Log) tidy() error {
+	l.markMu.Lock()
+	defer l.markMu.Unlock()
+	l.urgent.Store(false)
+	l.dirty.Store(false)
+	l.mu.Lock()
+	tail := l.mu.segs[len(l.mu.segs)-1]
+	m := mark{
+		first: l.mu.segs[0].number, newest: tail.number, gen: tail.gen, end: tail.end,
+		lastIndex: l.mu.last, lastTerm: l.mu.lastTerm,
+	}
+	doomed := l.mu.doomed
+	l.mu.Unlock()
+	if !l.marker.covers(m) {
+		if err := l.guard("write mark", func() error { return l.marker.write(m) }); err != nil {
+			return err
+		}
+	}
+	for _, seg := range doomed {
+		l.removeFile(seg.path)
+		_ = seg.file.release() // every write to it was synced, or is dead
+	}
+	l.mu.Lock()
+	l.mu.doomed = append([]*segment(nil), l.mu.doomed[len(doomed):]...)
+	l.mu.Unlock()
+	return nil
+}
+
+// removeFile removes a dead file. A failure costs space and nothing else: the
+// next Open finds the file dead and tries again.
+func (l *Log) removeFile(path string) {
+	if err := l.fs.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		l.log.Warn("dead log file stays", "file", path, "error", err)
+	}
+}

@@ -1,0 +1,177 @@
+package wal
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"penstock/internal/vfs"
+)
+
+const (
+	zeroChunk    = 1 << 20
+	zeroSync     = 8 << 20 // sync this often, so that no flush is long
+	noSpaceRetry = time.Second
+)
+
+// preparer keeps one zero-filled segment ready.
+type preparer struct {
+	ready chan spare // unbuffered: the goroutine holds the spare until it is taken
+	seq   atomic.Uint64
+}
+
+// spare is a file of zeros (or, recycled, of older generations), durable under
+// its spare name.
+type spare struct {
+	path   string
+	file   vfs.File
+	blocks uint32
+}
+
+// prepare is the goroutine that makes spares. Started by Open, stopped by
+// Close; blocks on disk and on the writer taking the spare. found is a spare
+// from an earlier run, if there is one.
+func (l *Log) prepare(found *spare) {
+	defer l.loops.Done()
+	for {
+		s, err := l.nextSpare(found)
+		found = nil
+		if errors.Is(err, syscall.ENOSPC) {
+			// Nothing of the log is touched by this: a new file is tried
+			// again. A writer that needs it meanwhile runs into its stall limit.
+			l.log.Error("no space for the next log segment", "error", err)
+			select {
+			case <-time.After(noSpaceRetry):
+				continue
+			case <-l.closed:
+				return
+			case <-l.fuse.blown:
+				return
+			}
+		}
+		if err != nil {
+			_ = l.fuse.blow(fmt.Errorf("prepare segment: %w", err))
+			return
+		}
+		select {
+		case l.prep.ready <- s:
+		case <-l.closed:
+			_ = s.file.Close() // synced when it was made
+			return
+		case <-l.fuse.blown:
+			_ = s.file.Close()
+			return
+		}
+	}
+}
+
+func (l *Log) nextSpare(found *spare) (spare, error) {
+	if found != nil {
+		return *found, nil
+	}
+	return l.makeSpare(l.cfg.blocks())
+}
+
+// makeSpare writes zeros for real: space that is only reserved would make each
+// first write change metadata and the fdatasync twice as slow.
+func (l *Log) makeSpare(blocks uint32) (s spare, err error) {
+	path := filepath.Join(l.dir, spareName(l.prep.seq.Add(1)))
+	tmp := path + tmpSuffix
+	f, err := l.fs.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return spare{}, err
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+			_ = l.fs.Remove(tmp)
+		}
+	}()
+	size := int64(blocks) * blockSize
+	zeros := alignedBuffer(int(min(size, zeroChunk)))
+	for off := int64(0); off < size; {
+		n := min(size-off, int64(len(zeros)))
+		if _, err := f.WriteAt(zeros[:n], off); err != nil {
+			return spare{}, err
+		}
+		if off += n; off%zeroSync == 0 || off == size {
+			if err := f.Sync(); err != nil {
+				return spare{}, err
+			}
+		}
+	}
+	if err := l.fs.Rename(tmp, path); err != nil {
+		return spare{}, err
+	}
+	if err := l.fs.SyncDir(l.dir); err != nil {
+		return spare{}, err
+	}
+	return spare{path: path, file: f, blocks: blocks}, nil
+}
+
+// takeSpare returns a prepared segment with room for a batch of that many
+// blocks. The turn must be held.
+func (l *Log) takeSpare(batchBlocks uint32) (s spare, err error) {
+	if want := batchBlocks + 1; want > l.cfg.blocks() {
+		err = l.guard("prepare large segment", func() (err error) {
+			s, err = l.makeSpare(want)
+			return err
+		})
+		return s, err
+	}
+	err = l.guard("wait for a prepared segment", func() error {
+		select {
+		case s = <-l.prep.ready:
+			return nil
+		case <-l.fuse.blown:
+			return l.fuse.check()
+		}
+	})
+	return s, err
+}
+
+// openSegment turns a spare into the newest segment. Its header is durable
+// before the file gets its name, and the name before this returns: from then
+// on the header decides what is live. prev is the segment that holds start-1,
+// nil when none does. The turn must be held. On error nothing changed but that
+// the fuse blew.
+func (l *Log) openSegment(kind segmentKind, start, prevTerm uint64, prev *segment, batchBlocks uint32) (*segment, error) {
+	s, err := l.takeSpare(batchBlocks)
+	if err != nil {
+		return nil, err
+	}
+	l.writer.gen++
+	l.writer.number++
+	h := segmentHeader{
+		kind: kind, number: l.writer.number, gen: l.writer.gen, blocks: s.blocks,
+		start: start, prevTerm: prevTerm, created: time.Now().UnixNano(),
+	}
+	if prev != nil {
+		h.prev, h.prevGen, h.prevEnd = prev.number, prev.gen, prev.end
+	}
+	path := filepath.Join(l.dir, segmentName(h.number))
+	raw := alignedBuffer(blockSize)
+	h.encode(raw)
+	err = l.guard("open segment", func() error {
+		if _, err := s.file.WriteAt(raw, 0); err != nil {
+			return err
+		}
+		if err := s.file.Sync(); err != nil {
+			return err
+		}
+		if err := l.fs.Rename(s.path, path); err != nil {
+			return err
+		}
+		return l.fs.SyncDir(l.dir)
+	})
+	if err != nil {
+		_ = s.file.Close()
+		return nil, err
+	}
+	l.log.Info("log segment opened", "segment", h.number, "generation", h.gen, "kind", kind.String(), "start", start)
+	return &segment{segmentHeader: h, path: path, file: shareFile(s.file), end: 1}, nil
+}
