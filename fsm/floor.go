@@ -1,0 +1,60 @@
+package fsm
+
+// floor is the lowest index that a delivery still needs (I3): at or below the entry of every pending delivery and of every
+// open dead letter; the next index when there are none.
+//
+// It never goes down: a busy emitter's point only moves up, one that becomes busy does so at the entry being applied,
+// a dead letter's own index is at or above the point that the delivery was held by, and a new emitter starts at or above
+// the floor.
+func (s *state) floor() uint64 {
+	floor := s.index + 1
+	for _, c := range s.order {
+		for _, e := range c.emitters {
+			if e.low < c.seq {
+				floor = min(floor, e.need.index)
+			}
+			floor = min(floor, e.oldestLetter())
+		}
+	}
+	return floor
+}
+
+// moveHorizon raises the horizon to what the floor and the channels' keep allow, and forgets what lies behind it.
+func (s *state) moveHorizon() {
+	h := s.floor()
+	for _, c := range s.order {
+		h = min(h, c.kept(s.stamp))
+	}
+	if h <= s.horizon {
+		return
+	}
+	s.horizon = h
+	for _, c := range s.order {
+		for _, row := range c.points.prune(h) {
+			s.mark(row)
+		}
+	}
+	for len(s.rejectLine) > 0 && s.rejectLine[0] < h {
+		index := s.rejectLine[0]
+		delete(s.rejects, index)
+		s.mark(rowKey(tableRejects, index))
+		s.rejectLine = s.rejectLine[1:]
+	}
+}
+
+// kept is the lowest index that the channel wants to stay readable: that of the first point whose stretch of events does
+// not lie wholly before stamp - keep.
+func (c *channel) kept(stamp int64) uint64 {
+	cutoff := stamp - int64(c.spec.Retention.Keep)
+	if c.lastStamp <= cutoff {
+		return noIndex
+	}
+	// The last point with prev <= cutoff begins the first stretch to keep: every stretch before it ends by then.
+	if p, ok := c.points.find(func(p *point) bool { return p.prev <= cutoff }); ok {
+		return p.index
+	}
+	if p, ok := c.points.after(func(*point) bool { return false }); ok {
+		return p.index
+	}
+	return noIndex
+}

@@ -1,0 +1,131 @@
+package fsm
+
+import (
+	"slices"
+	"sort"
+
+	"penstock/event"
+	"penstock/fsm/command"
+)
+
+// deadRun is a stretch of deliveries without gaps that became dead letters, or poison, by one outcome.
+type deadRun struct {
+	first    uint64
+	letters  []letter
+	poison   bool
+	class    command.Class
+	status   uint16
+	attempts uint32
+	reason   string
+	at       int64  // of the last attempt, as the owner said
+	stamp    int64  // of the entry that told
+	node     string // the owner that holds the record
+	epoch    uint64
+	run      [2]event.Position // first and last of the whole compaction, if known; else zero
+	row      string
+}
+
+// letter is one of them; open until it was replayed or discarded.
+type letter struct {
+	position event.Position
+	replays  uint32
+	closed   bool
+}
+
+// bury makes dead letters, or poison, of what is unresolved among the outcome's deliveries.
+func (s *state) bury(e *emitter, o *command.Outcome) {
+	attempts, run := e.attemptsOf(o)
+	proto := deadRun{
+		poison: o.Kind == command.Poison, class: o.Class, status: o.Status, attempts: attempts, reason: o.Reason, at: o.At,
+		stamp: s.stamp, node: e.owner, epoch: e.epoch,
+	}
+	if run.First == o.First && run.Last == o.Last {
+		proto.run = [2]event.Position{o.Positions[0], o.Positions[len(o.Positions)-1]}
+	}
+	var d *deadRun
+	n := s.resolveRange(e, o, func(seq uint64) {
+		if d == nil || d.first+uint64(len(d.letters)) != seq {
+			next := proto
+			d = &next
+			d.first, d.row = seq, rowKey(tableDead, e.ch.index, e.index, seq)
+			e.insertLetters(d)
+			s.mark(d.row)
+		}
+		d.letters = append(d.letters, letter{position: positionOf(o, seq)})
+	})
+	if proto.poison {
+		e.poison += n
+	} else {
+		e.dead += n
+	}
+}
+
+func (e *emitter) lettersAt(seq uint64) int {
+	return sort.Search(len(e.letters), func(i int) bool { return e.letters[i].first > seq })
+}
+
+func (e *emitter) insertLetters(d *deadRun) {
+	e.letters = slices.Insert(e.letters, e.lettersAt(d.first), d)
+}
+
+// exhume takes the report of a replay, or a discard, of dead letters. What is not an open dead letter is passed over.
+func (s *state) exhume(e *emitter, o *command.Outcome) {
+	for i := max(e.lettersAt(o.First)-1, 0); i < len(e.letters) && e.letters[i].first <= o.Last; {
+		d, open := e.letters[i], false
+		for j := range d.letters {
+			l := &d.letters[j]
+			if seq := d.first + uint64(j); !l.closed && o.First <= seq && seq <= o.Last {
+				s.exhumeOne(e, d, l, o)
+			}
+			open = open || !l.closed
+		}
+		if open {
+			i++
+		} else {
+			s.mark(d.row)
+			e.removeLetters(i)
+		}
+	}
+}
+
+func (s *state) exhumeOne(e *emitter, d *deadRun, l *letter, o *command.Outcome) {
+	s.mark(d.row)
+	if o.Kind == command.ReplayFailed {
+		l.replays += o.Attempts
+		return
+	}
+	l.closed = true
+	if d.poison {
+		e.poison--
+	} else {
+		e.dead--
+	}
+	if o.Kind == command.Replayed {
+		e.delivered++
+	} else {
+		e.discarded++
+	}
+}
+
+// removeLetters drops the i-th stretch. Dead letters mostly go from the front, which must not move all the others.
+func (e *emitter) removeLetters(i int) {
+	if i == 0 {
+		e.letters[0] = nil
+		e.letters = e.letters[1:]
+		return
+	}
+	e.letters = slices.Delete(e.letters, i, i+1)
+}
+
+// oldestLetter is the index of the lowest open dead letter or poison, or noIndex. Positions rise with sequence numbers.
+func (e *emitter) oldestLetter() uint64 {
+	if len(e.letters) == 0 {
+		return noIndex
+	}
+	for _, l := range e.letters[0].letters {
+		if !l.closed {
+			return l.position.Index
+		}
+	}
+	return noIndex
+}
