@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"penstock/internal/spec"
 )
 
 const good = `node:
@@ -203,13 +201,4 @@ func TestOnlyAdvertisedNamesAreResolved(t *testing.T) {
 	var f *Fault
 	require.True(t, errors.As(err, &f))
 	require.Equal(t, "node.advertise", f.Key)
-}
-
-func TestShowWritesWhatUsersWrite(t *testing.T) {
-	for want, d := range map[string]time.Duration{"400ms": 400 * time.Millisecond, "1m": time.Minute, "1h": time.Hour, "1h30m": 90 * time.Minute, "0s": 0, "1m1s": 61 * time.Second, "10m": 10 * time.Minute} {
-		require.Equal(t, want, show(spec.Duration(d)))
-	}
-	require.Equal(t, "64MiB", showSize(64*mib))
-	require.Equal(t, "1000B", showSize(1000))
-	require.Equal(t, "0B", showSize(0))
 }

@@ -158,10 +158,10 @@ func (k *checker) timers() {
 		return
 	}
 	if el < hb {
-		k.bad("cluster.election", show(el), "want at least cluster.heartbeat ("+show(hb)+")")
+		k.bad("cluster.election", el.String(), "want at least cluster.heartbeat ("+hb.String()+")")
 	}
 	if le > hb || le < hb/2 {
-		k.bad("cluster.lease", show(le), "want half of cluster.heartbeat to all of it ("+show(hb/2)+" to "+show(hb)+")")
+		k.bad("cluster.lease", le.String(), "want half of cluster.heartbeat to all of it ("+(hb/2).String()+" to "+hb.String()+")")
 	}
 }
 
@@ -207,13 +207,13 @@ func (k *checker) span(key string, d spec.Duration, lo, hi time.Duration) bool {
 	if time.Duration(d) >= lo && time.Duration(d) <= hi {
 		return true
 	}
-	k.bad(key, show(d), fmt.Sprintf("want %s to %s", show(spec.Duration(lo)), show(spec.Duration(hi))))
+	k.bad(key, d.String(), fmt.Sprintf("want %s to %s", spec.Duration(lo), spec.Duration(hi)))
 	return false
 }
 
 func (k *checker) size(key string, n, lo, hi spec.Size) {
 	if n < lo || n > hi {
-		k.bad(key, showSize(n), fmt.Sprintf("want %s to %s", showSize(lo), showSize(hi)))
+		k.bad(key, n.String(), fmt.Sprintf("want %s to %s", lo, hi))
 	}
 }
 

@@ -1,38 +1,5 @@
 package config
 
-import (
-	"strconv"
-	"strings"
-	"time"
-
-	"penstock/internal/spec"
-)
-
-// show writes a duration as users write one: 400ms, 30s, 1h.
-func show(d spec.Duration) string {
-	s := time.Duration(d).String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
-}
-
-// showSize writes a size with the largest unit that divides it.
-func showSize(n spec.Size) string {
-	for _, u := range []struct {
-		unit spec.Size
-		name string
-	}{{gib, "GiB"}, {mib, "MiB"}, {kib, "KiB"}} {
-		if n != 0 && n%u.unit == 0 {
-			return strconv.FormatInt(int64(n/u.unit), 10) + u.name
-		}
-	}
-	return strconv.FormatInt(int64(n), 10) + "B"
-}
-
 // Example is a commented configuration of one node of three; it passes Load.
 func Example() string { return example }
 

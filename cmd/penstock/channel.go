@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"penstock/internal/client"
+	"penstock/internal/spec"
+)
+
+func (a *app) channelCommand() *cobra.Command {
+	c := group(&cobra.Command{Use: "channel", Short: "Create, change, show and delete channels"})
+	c.AddCommand(a.channelApply(), a.channelList(), a.channelShow(), a.channelDelete())
+	return c
+}
+
+func (a *app) channelApply() *cobra.Command {
+	var file string
+	var discard bool
+	c := &cobra.Command{
+		Use:   "apply -f FILE",
+		Short: "Create or change the channels of a YAML file (- is standard input)",
+		Args:  args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file == "" {
+				return usageError{errors.New("channel apply: want -f FILE")}
+			}
+			channels, err := a.readChannels(file)
+			if err != nil {
+				return err
+			}
+			return a.applyChannels(cmd.Context(), channels, client.PutOptions{Discard: discard})
+		},
+	}
+	c.Flags().StringVarP(&file, "file", "f", "", "YAML file with channels:")
+	c.Flags().BoolVar(&discard, "discard", false, "drop the pending and dead deliveries of emitters that go away")
+	return c
+}
+
+// readChannels checks a whole file before anything of it is applied.
+func (a *app) readChannels(file string) ([]spec.Channel, error) {
+	var b []byte
+	var err error
+	if file == "-" {
+		b, err = io.ReadAll(a.stdin)
+	} else {
+		b, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return nil, err
+	}
+	channels, err := spec.ParseYAML(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	var errs []error
+	for i := range channels {
+		channels[i].ApplyDefaults()
+		if err := channels[i].Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: channel %q: %w", file, channels[i].Name, err))
+		}
+	}
+	return channels, errors.Join(errs...)
+}
+
+func (a *app) applyChannels(ctx context.Context, channels []spec.Channel, o client.PutOptions) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	applied := []client.Applied{}
+	var failed error
+	for _, ch := range channels {
+		var one client.Applied
+		failed = patiently(ctx, func() (err error) { one, err = c.PutChannel(ctx, ch.Name, ch.Canonical(), o); return err })
+		if failed != nil {
+			failed = fmt.Errorf("channel %q: %w", ch.Name, failed)
+			break
+		}
+		applied = append(applied, one)
+	}
+	err = a.print(map[string]any{"channels": applied}, func(w io.Writer) {
+		row(w, "CHANNEL", "SEMANTICS", "VERSION", "RESULT")
+		for _, c := range applied {
+			result := "unchanged"
+			if c.Changed {
+				result = "changed"
+			}
+			row(w, c.Name, c.Semantics, c.Version, result)
+		}
+	})
+	return errors.Join(failed, err)
+}
+
+func (a *app) channelList() *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Short: "List the channels", Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			channels, err := c.Channels(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return a.print(map[string]any{"channels": channels}, func(w io.Writer) {
+				row(w, "CHANNEL", "SEMANTICS", "ORDER", "VERSION", "ACCEPTED", "EMITTERS")
+				for _, ch := range channels {
+					s, err := spec.ParseJSON(ch.Spec)
+					if err != nil { // a newer node's spec
+						row(w, ch.Name, "?", "?", ch.Version, ch.Accepted, "?")
+						continue
+					}
+					row(w, ch.Name, s.Semantics, s.Order, ch.Version, ch.Accepted, len(s.Emitters))
+				}
+			})
+		},
+	}
+}
+
+func (a *app) channelShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show CHANNEL", Short: "Show one channel and its whole spec", Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, list []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			ch, err := c.Channel(cmd.Context(), list[0])
+			if err != nil {
+				return err
+			}
+			return a.print(ch, func(w io.Writer) {
+				row(w, "CHANNEL", "CREATED AT", "VERSION", "ACCEPTED")
+				row(w, ch.Name, ch.Index, ch.Version, ch.Accepted)
+				fmt.Fprintln(w)
+				indented, _ := json.MarshalIndent(ch.Spec, "", "  ")
+				fmt.Fprintln(w, string(indented))
+			})
+		},
+	}
+}
+
+func (a *app) channelDelete() *cobra.Command {
+	var discard bool
+	c := &cobra.Command{
+		Use: "delete CHANNEL", Short: "Delete a channel", Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, list []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if err := c.DeleteChannel(cmd.Context(), list[0], client.PutOptions{Discard: discard}); err != nil {
+				return err
+			}
+			return a.print(map[string]any{"deleted": list[0]}, func(w io.Writer) { row(w, "deleted", list[0]) })
+		},
+	}
+	c.Flags().BoolVar(&discard, "discard", false, "drop its pending and dead deliveries")
+	return c
+}
