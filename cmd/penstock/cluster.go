@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -39,14 +40,14 @@ func (a *app) clusterStatus() *cobra.Command {
 				return err
 			}
 			return a.print(s, func(w io.Writer) {
-				row(w, "cluster:", s.Cluster, s.ClusterID)
-				row(w, "node:", s.NodeID, s.State)
+				row(w, "cluster:", s.Cluster+" "+s.ClusterID)
+				row(w, "node:", s.NodeID+" ("+s.State+")")
 				if s.WaitingFor != "" {
 					row(w, "waiting for:", s.WaitingFor)
 				}
-				row(w, "leader:", s.Leader, "term", s.Term)
-				row(w, "log:", s.FirstIndex, "to", s.LastIndex, "committed", s.CommitIndex, "applied", s.AppliedIndex, "floor", s.Floor)
-				row(w, "state hash:", s.StateHash.Hash, "at", s.StateHash.Index)
+				row(w, "leader:", fmt.Sprintf("%s, term %d", s.Leader, s.Term))
+				row(w, "log:", fmt.Sprintf("%d to %d, committed %d, applied %d, floor %d", s.FirstIndex, s.LastIndex, s.CommitIndex, s.AppliedIndex, s.Floor))
+				row(w, "state hash:", fmt.Sprintf("%s at %d", s.StateHash.Hash, s.StateHash.Index))
 				row(w)
 				printMembers(w, s.Members)
 			})

@@ -139,7 +139,7 @@ func devConfig(o devOptions, i int) config.Config {
 // demoChannel is the sample channel; its file emitter writes to one directory of all nodes, as on shared storage.
 func demoChannel(data string) (spec.Channel, error) {
 	c := spec.Channel{
-		Name: "demo", Semantics: spec.AtLeastOnce,
+		Name: "demo", Semantics: spec.AtLeastOnce, Order: spec.OrderNone,
 		Emitters: []spec.Emitter{{
 			Name: "out", Kind: "file", Start: "earliest",
 			Compaction: spec.Compaction{Events: 1000, Bytes: 1 << 20, Linger: spec.Duration(200e6)},

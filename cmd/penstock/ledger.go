@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"time"
 
@@ -122,14 +123,25 @@ func explainEvent(w io.Writer, e client.ExplainedEvent) {
 			row(w, "  last attempt:", d.LastAttempt)
 		}
 		if d.LastClass != "" {
-			row(w, "  last failure:", d.LastClass, d.LastStatus, d.LastReason)
+			row(w, "  last failure:", lastFailure(d))
 		}
 		row(w, "  compaction:", d.CompactionID)
 		if d.DeadLetterID != "" {
 			row(w, "  dead letter:", d.DeadLetterID)
 		}
-		row(w, "  owner:", d.Owner, "epoch", d.Epoch)
+		row(w, "  owner:", fmt.Sprintf("%s, epoch %d", d.Owner, d.Epoch))
 	}
+}
+
+func lastFailure(d client.Delivery) string {
+	s := d.LastClass
+	if d.LastStatus != 0 {
+		s += fmt.Sprintf(", status %d", d.LastStatus)
+	}
+	if d.LastReason != "" {
+		s += ", " + d.LastReason
+	}
+	return s
 }
 
 // in says how far off a time is, for people.

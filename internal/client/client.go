@@ -97,7 +97,7 @@ func baseURL(a string) (string, error) {
 		return "", fmt.Errorf("client: address %q: want host:port or http(s)://host:port", a)
 	}
 	if u.Port() == "" && u.Scheme == "http" {
-		return "", fmt.Errorf("client: address %q: has no port", a)
+		return "", fmt.Errorf("client: address %q: want host:port, it has no port", a)
 	}
 	return u.Scheme + "://" + u.Host, nil
 }

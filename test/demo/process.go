@@ -25,6 +25,7 @@ type process struct {
 const channelYAML = `channels:
   - name: orders
     semantics: at-least-once
+    order: none
     emitters:
       - name: files
         kind: file
