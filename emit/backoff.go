@@ -26,12 +26,12 @@ func Backoff(retry spec.Retry, deliverySeed uint64, attempt int) time.Duration {
 		base *= 2
 	}
 	j := clampFraction(retry.Backoff.Jitter)
-	from := max(lo, float64ToDuration(float64(base)*(1-j)))
+	from := min(base, max(lo, float64ToDuration(float64(base)*(1-j))))
 	to := min(hi, float64ToDuration(float64(base)*(1+j)))
 	if to <= from {
 		return from
 	}
-	return from + float64ToDuration(float64(to-from)*fraction(deliverySeed, attempt))
+	return min(to, from+float64ToDuration(float64(to-from)*fraction(deliverySeed, attempt)))
 }
 
 // retryDelay is Backoff, or longer when the destination asked for it: Retry-After is honoured with a little jitter on top, so
@@ -44,7 +44,7 @@ func retryDelay(retry spec.Retry, seed uint64, attempt int, asked time.Duration)
 	_, hi := backoffBounds(retry)
 	asked = min(asked, hi)
 	spread := float64ToDuration(float64(asked) * clampFraction(retry.Backoff.Jitter) * fraction(seed, attempt))
-	return max(wait, min(hi, asked+spread))
+	return max(wait, asked+min(hi-asked, spread))
 }
 
 func backoffBounds(retry spec.Retry) (lo, hi time.Duration) {
