@@ -141,6 +141,7 @@ func (s *state) wake(c *channel) []*emitter {
 		}
 		if e.low == c.seq {
 			e.need = c.entryPoint
+			s.mark(e.rowProgress)
 		}
 		if !e.single() {
 			s.gathering = append(s.gathering, e)

@@ -110,6 +110,12 @@ func (s *state) putChannel(index uint64, p command.ChannelPut) command.ChannelRe
 			s.retireEmitter(c, e)
 		}
 	}
+	if !dedups(&c.spec) {
+		// Keys kept from before would answer for events that were since accepted without a look at them.
+		for len(c.dedup.generations) > 0 {
+			s.dropGeneration(c)
+		}
+	}
 	s.mark(c.rowSpec)
 	s.mark(c.rowTally)
 	return command.ChannelResult{Status: command.OK, Index: c.index, Version: c.version, Changed: true}
