@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -64,13 +65,10 @@ func (a *app) walVerify(dir string) error {
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	return a.print(s, func(w io.Writer) {
+	return errors.Join(a.print(s, func(w io.Writer) {
 		row(w, "FIRST", "LAST", "ENTRIES", "BYTES")
 		row(w, s.First, s.Last, s.Entries, s.Bytes)
-	})
+	}), err)
 }
 
 type dumpedEntry struct {
