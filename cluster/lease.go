@@ -1,0 +1,119 @@
+package cluster
+
+import (
+	"sync"
+	"time"
+)
+
+// Lease is this node's right to run the emitters it owns (DESIGN 4.17). It runs on the monotonic clock from before the node asked
+// for it. A node whose lease lapsed stops, keeps its epochs, and goes on when the lease is renewed.
+type Lease interface {
+	// Valid tells whether the lease holds now.
+	Valid() bool
+	// Lost is closed when the lease lapses; a closed channel when it does not hold. Ask again after a renewal.
+	Lost() <-chan struct{}
+}
+
+type ownerLease struct {
+	now func() time.Time
+
+	mu    sync.Mutex
+	until time.Time
+	lost  chan struct{} // open while the lease holds
+	timer *time.Timer
+}
+
+func newOwnerLease(now func() time.Time) *ownerLease {
+	l := &ownerLease{now: now, lost: make(chan struct{})}
+	close(l.lost)
+	return l
+}
+
+func (l *ownerLease) Valid() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.now().Before(l.until)
+}
+
+func (l *ownerLease) Lost() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lapseLocked()
+	return l.lost
+}
+
+// extend makes the lease hold until the given time. It reports whether it had lapsed before.
+func (l *ownerLease) extend(until time.Time) (gained bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lapseLocked()
+	now := l.now()
+	if !until.After(now) || until.Before(l.until) {
+		return false
+	}
+	gained = !now.Before(l.until)
+	l.until = until
+	if gained {
+		l.lost = make(chan struct{})
+	}
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	l.timer = time.AfterFunc(until.Sub(now), func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.lapseLocked()
+	})
+	return gained
+}
+
+// lapseLocked closes the channel of a lease whose time is over.
+func (l *ownerLease) lapseLocked() {
+	if l.now().Before(l.until) {
+		return
+	}
+	select {
+	case <-l.lost:
+	default:
+		close(l.lost)
+	}
+}
+
+// drop ends the lease now.
+func (l *ownerLease) drop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	l.until = time.Time{}
+	l.lapseLocked()
+}
+
+// grants is the leader's side: until when each node may think that it holds its lease. It belongs to one term of one leader.
+type grants struct {
+	mu    sync.Mutex
+	until map[string]time.Time
+	asked map[string]time.Time
+}
+
+func newGrants() *grants {
+	return &grants{until: map[string]time.Time{}, asked: map[string]time.Time{}}
+}
+
+func (g *grants) grant(id string, now time.Time, ttl time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.until[id], g.asked[id] = now.Add(ttl), now
+}
+
+// state gives whether id may hold its lease at now, and when it last got one (since, if never in this term).
+func (g *grants) state(id string, now, since time.Time) (live bool, silent time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	last := since
+	if t, ok := g.asked[id]; ok {
+		last = t
+	}
+	return now.Before(g.until[id]), now.Sub(last)
+}
