@@ -36,7 +36,7 @@ func genEvent(t *rapid.T) Event {
 	switch e.DataKind {
 	case DataJSON:
 		e.DataContentType = rapid.SampledFrom([]string{"", "application/json", "application/x+json; charset=utf-8"}).Draw(t, "type of JSON")
-		e.Data = []byte(rapid.SampledFrom([]string{`null`, `{"a":1,"a":1e400}`, `"\ud800"`, "[ 1,2 ]", `"` + strings.Repeat("x", 300) + `"`}).Draw(t, "JSON"))
+		e.Data = []byte(rapid.SampledFrom([]string{`null`, `{"a":1,"a":1e400}`, `"\ud800"`, "[ 1,2 ]", `"` + strings.Repeat("x", 5000) + `"`}).Draw(t, "JSON"))
 	case DataText:
 		e.DataContentType = "text/plain"
 		e.Data = []byte(text.Draw(t, "text"))
@@ -147,7 +147,7 @@ func goldenEvents() (BatchHeader, []Event, []bool) {
 func TestBatchFormatV1(t *testing.T) {
 	hdr, events, poison := goldenEvents()
 	large := events[0]
-	large.Data = []byte(`["` + strings.Repeat("compressible ", 100) + `"]`)
+	large.Data = []byte(`["` + strings.Repeat("compressible ", 400) + `"]`)
 	for name, list := range map[string][]Event{"batch-raw": events[1:3], "batch-zstd": append(slices.Clone(events), large), "batch-empty": {}} {
 		marks := poison
 		switch name {

@@ -1,7 +1,6 @@
 package event
 
 import (
-	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
@@ -10,12 +9,16 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 )
 
 // compressedSlack is how much longer than the limit a compressed body may be. It stops streams that decompress to nothing
 // for ever (empty gzip members, skippable zstd frames).
 const compressedSlack = 64 << 10
+
+// maxHint bounds what is allocated on the word of a Content-Length alone; from there the buffer doubles as bytes arrive.
+const maxHint = 512 << 10
 
 // maxWindow bounds the memory of a zstd decoder. RFC 8878 asks decoders to support 8 MiB.
 const maxWindow = 8 << 20
@@ -31,12 +34,13 @@ func readBody(h http.Header, body io.Reader, limit int, what string) ([]byte, er
 		return tooLarge(limit, "the %s is larger than the limit of %d bytes after decompression", what, limit)
 	}
 	hint := 0
-	if encoding == "" {
-		if n, err := strconv.ParseInt(h.Get("Content-Length"), 10, 64); err == nil && n > 0 {
-			if n > int64(limit) {
-				return nil, over()
-			}
-			hint = int(n)
+	if n, err := strconv.ParseInt(h.Get("Content-Length"), 10, 64); err == nil && n > 0 {
+		if encoding == "" && n > int64(limit) {
+			return nil, over()
+		}
+		hint = int(min(n, maxHint))
+		if encoding != "" {
+			hint *= 4 // a guess
 		}
 	}
 	src := &source{r: body, left: int64(limit) + compressedSlack}
@@ -104,7 +108,7 @@ func (s *source) Read(p []byte) (int, error) {
 // readAtMost reads to the end, or fails with errLimit one byte behind limit. Reading on to the end of the stream is what
 // checks its trailer.
 func readAtMost(r io.Reader, limit, hint int) ([]byte, error) {
-	b := make([]byte, 0, max(hint+1, 512))
+	b := make([]byte, 0, min(max(hint, 511), limit, maxHint)+1)
 	for {
 		n, err := r.Read(b[len(b):min(cap(b), limit+1)])
 		b = b[:len(b)+n]
@@ -118,7 +122,7 @@ func readAtMost(r io.Reader, limit, hint int) ([]byte, error) {
 			return nil, err
 		}
 		if len(b) == cap(b) {
-			b = append(b, 0)[:len(b)]
+			b = append(make([]byte, 0, min(2*cap(b), limit+1)), b...)
 		}
 	}
 }

@@ -29,8 +29,9 @@ var (
 	})
 )
 
-// compressFrom is the size from which compression is tried at all.
-const compressFrom = 128
+// compressFrom is the size from which compression is tried at all. A smaller payload fits into one block of the log
+// anyway, and starting the compressor costs more than all the rest of a request with one small event.
+const compressFrom = 4096
 
 // compress appends payload to dst, compressed if that saves at least a sixteenth.
 func compress(dst, payload []byte) (out []byte, compressed bool) {
