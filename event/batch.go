@@ -3,6 +3,7 @@ package event
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 )
 
 // A batch, version 1 (docs/format/batch.md). Integers are little-endian.
@@ -41,7 +42,7 @@ const (
 
 // MaxPayloadBytes bounds the events of one batch before compression, and so what a reader allocates for a batch. Requests
 // that would pass it (thousands of small events that each carry kilobytes of attributes) are refused by EncodeBatch.
-const MaxPayloadBytes = 64 << 20
+const MaxPayloadBytes = 128 << 20
 
 // MaxOffsetNameBytes bounds the source and the partition of a source offset.
 const MaxOffsetNameBytes = 1024
@@ -97,17 +98,21 @@ func EncodeBatch(dst []byte, hdr BatchHeader, key HashKey, events []Event, poiso
 			return nil, fmt.Errorf("encode batch: %w", err)
 		}
 	}
+	size := 0
+	for i := range events {
+		if size += recordBound(&events[i]); size > MaxPayloadBytes {
+			return nil, tooLarge(MaxPayloadBytes, "the events with their attributes are larger than the limit of %d bytes", MaxPayloadBytes)
+		}
+	}
 	buffer := payloadPool.Get().(*[]byte)
 	defer putPayload(buffer)
-	payload := (*buffer)[:0]
+	payload := slices.Grow((*buffer)[:0], size)
+	*buffer = payload
+	dst = slices.Grow(dst, len(events)*envelopeSize)
 	for i := range events {
 		e := &events[i]
 		before := len(payload)
 		payload = appendEvent(payload, e)
-		*buffer = payload
-		if len(payload) > MaxPayloadBytes {
-			return nil, tooLarge(MaxPayloadBytes, "the events with their attributes are larger than the limit of %d bytes", MaxPayloadBytes)
-		}
 		dst = appendEnvelope(dst, envelopeOf(hdr.ChannelIndex, key, e, poison != nil && poison[i], len(payload)-before))
 	}
 	stored, compressed := compress(dst, payload)

@@ -309,10 +309,12 @@ func TestHostileLengthsAllocateNothing(t *testing.T) {
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
 }
 
-func TestLargestBatchRoundTripsAndALargerOneIsRefused(t *testing.T) {
-	data := []byte(`"` + strings.Repeat("x", 1<<20-40) + `"`)
+// A payload larger than the compressor's window still decodes with the bounded window, and one over the limit is refused
+// before anything is built.
+func TestLargeBatchesRoundTripAndTooLargeOnesAreRefused(t *testing.T) {
+	data := []byte(`"` + strings.Repeat("x", 1<<20) + `"`)
 	var events []Event
-	for i := range 60 {
+	for i := range maxWindow>>20 + 2 {
 		events = append(events, Event{ID: fmt.Sprint(i), Source: "s", Type: "t", Data: data, DataKind: DataJSON})
 	}
 	out, err := EncodeBatch(nil, BatchHeader{}, testKey, events, nil)
@@ -321,8 +323,11 @@ func TestLargestBatchRoundTripsAndALargerOneIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	back, err := b.Events()
 	require.NoError(t, err)
-	require.Len(t, back, 60)
-	_, err = EncodeBatch(nil, BatchHeader{}, testKey, append(events, events[:5]...), nil)
+	require.Len(t, back, len(events))
+	for len(events) < MaxPayloadBytes>>20 {
+		events = append(events, events[0])
+	}
+	_, err = EncodeBatch(nil, BatchHeader{}, testKey, events, nil)
 	require.Equal(t, int64(MaxPayloadBytes), requireRefused(t, err, TooLarge).Limit)
 }
 

@@ -1,6 +1,6 @@
 package event
 
-// Limits bound one ingest request. A zero field means its default. They are documented in docs/limits.md.
+// Limits bound one ingest request. A zero field means its default. They are documented in docs/events.md.
 type Limits struct {
 	// EventBytes bounds one event as the producer sent it: the line (NDJSON), the body (JSON, binary mode), the JSON
 	// object (structured and batch mode). Default 1 MiB.
@@ -22,7 +22,7 @@ const (
 	DefaultDepth      = 512
 
 	// MaxBodyBytes, MaxEvents and MaxDepth are the most that can be configured; more is lowered to them.
-	MaxBodyBytes = 32 << 20
+	MaxBodyBytes = 64 << 20
 	MaxEvents    = 100_000
 	MaxDepth     = 10_000
 

@@ -22,6 +22,17 @@ func appendEvent(dst []byte, e *Event) []byte {
 	return append(appendAttributes(dst, e, true), e.Data...)
 }
 
+// recordBound is at least what appendEvent appends, and little more.
+func recordBound(e *Event) int {
+	const length = 10 // the longest uvarint
+	n := 1 + 8*length + len(e.ID) + len(e.Source) + len(e.Type) + len(e.Subject) + len(e.Time) + len(e.DataContentType) +
+		len(e.DataSchema) + len(e.Data)
+	for _, x := range e.Extensions {
+		n += 1 + 2*length + len(x.Name) + len(x.Value)
+	}
+	return n
+}
+
 // appendAttributes appends all but the data; without identity, id and source count as empty.
 func appendAttributes(dst []byte, e *Event, identity bool) []byte {
 	dst = append(dst, byte(e.DataKind))
