@@ -2,11 +2,10 @@ package fsm
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
-	"testing"
 
 	"github.com/stretchr/testify/require"
 
@@ -206,9 +205,6 @@ func positions(index uint64, first, count uint32) (all []event.Position) {
 	return all
 }
 
-func mustJSON(v any) string {
-	b, _ := json.Marshal(v)
-	return string(b)
-}
+func mustRows(rows []LedgerRow, _ bool) []LedgerRow { return rows }
 
-var _ testing.TB = (*testing.T)(nil)
+func bytesReader(b []byte) io.Reader { return bytes.NewReader(b) }

@@ -7,7 +7,7 @@
 // (DESIGN 4.16). What a given version accepts never changes either; a change of it is a new version, proposed only once
 // the cluster's feature level allows it.
 //
-// Decoders never panic, never allocate more than their input is long, and alias the input for byte slices. The package
+// Decoders never panic, never allocate for more than their input can hold, and alias the input for byte slices. The package
 // does no I/O, reads no clock and keeps no state.
 package command
 

@@ -1,7 +1,7 @@
 // Package wire is the little binary language that commands, results and state rows are written in: unsigned varints,
 // zigzag varints, fixed little-endian words, and byte strings with their length before them.
 //
-// It promises that a Reader never reads past its input, never allocates more than its input is long, accepts only the
+// It promises that a Reader never reads past its input, never allocates for more than its input can hold, accepts only the
 // shortest form of a varint (so that equal values have equal bytes), and keeps its first error. It knows no format: the
 // box diagrams stand above the codecs that use it.
 package wire
