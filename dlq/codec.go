@@ -2,6 +2,7 @@ package dlq
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -128,11 +129,15 @@ func (r *Record) AppendLine(dst []byte) ([]byte, error) {
 		dst = append(dst, `,"data":`...)
 		dst = append(dst, r.Event.Data...)
 	}
+	return append(appendCRC(dst, start), '\n'), nil
+}
+
+// appendCRC ends the object that begins at start with its checksum.
+func appendCRC(dst []byte, start int) []byte {
 	sum := crc32.Checksum(dst[start:], castagnoli)
 	dst = append(dst, crcPrefix...)
-	dst = hex.AppendEncode(dst, []byte{byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)})
-	dst = append(dst, crcSuffix...)
-	return append(dst, '\n'), nil
+	dst = hex.AppendEncode(dst, binary.BigEndian.AppendUint32(nil, sum))
+	return append(dst, crcSuffix...)
 }
 
 // fitsVerbatim tells whether the data reads back to the same bytes from the middle of a JSON line.
@@ -160,8 +165,7 @@ func ParseLine(b []byte) (Record, error) {
 	if _, err := hex.Decode(sum[:], tail[len(crcPrefix):len(crcPrefix)+8]); err != nil {
 		return Record{}, errors.New("dead letter: checksum is no hexadecimal number")
 	}
-	want := uint32(sum[0])<<24 | uint32(sum[1])<<16 | uint32(sum[2])<<8 | uint32(sum[3])
-	if crc32.Checksum(body, castagnoli) != want {
+	if crc32.Checksum(body, castagnoli) != binary.BigEndian.Uint32(sum[:]) {
 		return Record{}, errors.New("dead letter: checksum does not match")
 	}
 	var version struct {

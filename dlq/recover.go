@@ -37,8 +37,8 @@ func (v *Volume) recover() error {
 		if err != nil {
 			return err
 		}
-		if s.number = number; s.size > 0 {
-			v.sealed = append(v.sealed, s)
+		if v.next = number + 1; s.size > 0 {
+			v.addSealed(s, number)
 		}
 	}
 	return v.recoverActive()
@@ -48,17 +48,13 @@ func (v *Volume) recoverActive() error {
 	if _, err := v.fs.Stat(v.path(activeName)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	number := uint64(1)
-	if n := len(v.sealed); n > 0 {
-		number = v.sealed[n-1].number + 1
-	}
+	number := v.next
 	s, err := v.scrub(activeName, sealedName(number))
 	if err != nil {
 		return err
 	}
 	if s.size > 0 {
-		s.number = number
-		v.sealed = append(v.sealed, s)
+		v.addSealed(s, number)
 		v.log.Info("active dead-letter file sealed", "file", sealedName(number), "records", s.dead+s.poison)
 	}
 	return nil

@@ -10,8 +10,9 @@ import (
 )
 
 // Records calls fn for each record, oldest file first, in the order in which they were written; an id may come twice, and
-// the later one counts. It streams, holds no lock while fn runs, and sees at least what was durable when it was called. A line that has become damaged
-// since the start is skipped and logged; the next start moves it to the quarantine. An error of fn ends it.
+// the later one counts. It streams, holds no lock while fn runs, and sees at least what was durable when it was called. A line
+// that has become damaged since the start is skipped and logged; the next start moves it to the quarantine. An error of fn
+// ends it.
 func (v *Volume) Records(fn func(Record) error) error {
 	v.mu.Lock()
 	if v.closed {
@@ -19,7 +20,7 @@ func (v *Volume) Records(fn func(Record) error) error {
 		return ErrClosed
 	}
 	files := append([]segment(nil), v.sealed...)
-	active := v.active.size
+	active, next := v.active.size, v.next
 	v.mu.Unlock()
 	for _, s := range files {
 		err := v.records(sealedName(s.number), -1, fn)
@@ -32,12 +33,7 @@ func (v *Volume) Records(fn func(Record) error) error {
 	}
 	err := v.records(activeName, active, fn)
 	if errors.Is(err, fs.ErrNotExist) {
-		// Sealed since: it has the number behind the ones above.
-		next := uint64(1)
-		if n := len(files); n > 0 {
-			next = files[n-1].number + 1
-		}
-		err = v.records(sealedName(next), active, fn)
+		err = v.records(sealedName(next), active, fn) // sealed since
 	}
 	return err
 }

@@ -57,6 +57,7 @@ type Volume struct {
 	// mu is held during I/O: appends are serial, and a slow disk is a slow volume.
 	mu     sync.Mutex
 	sealed []segment // in order of number
+	next   uint64    // number of the next sealed file; a number is not used again in this process's life
 	active segment   // number 0; size is what is durable
 	file   vfs.File  // of the active segment; nil while there is none open
 	broken bool      // the active file may hold more than its durable size
@@ -75,7 +76,7 @@ const (
 
 // Open locks the volume, recovers it and makes it ready for Append.
 func Open(dir string, cfg Config) (*Volume, error) {
-	v := &Volume{cfg: cfg.withDefaults(), dir: dir}
+	v := &Volume{cfg: cfg.withDefaults(), dir: dir, next: 1}
 	v.fs, v.log = v.cfg.FS, v.cfg.Logger.With("volume", dir)
 	v.metrics = newMetrics(v)
 	if cfg.NodeID == "" {
@@ -271,18 +272,18 @@ func (v *Volume) seal() error {
 	if err := v.closeFile(); err != nil {
 		return err
 	}
-	number := uint64(1)
-	if n := len(v.sealed); n > 0 {
-		number = v.sealed[n-1].number + 1
-	}
-	if err := v.fs.Rename(v.path(activeName), v.path(sealedName(number))); err != nil {
+	if err := v.fs.Rename(v.path(activeName), v.path(sealedName(v.next))); err != nil {
 		return err
 	}
-	s := v.active
-	s.number = number
-	v.sealed = append(v.sealed, s)
+	v.addSealed(v.active, v.next)
 	v.active = segment{}
 	return v.fs.SyncDir(v.dir)
+}
+
+func (v *Volume) addSealed(s segment, number uint64) {
+	s.number = number
+	v.sealed = append(v.sealed, s)
+	v.next = number + 1
 }
 
 func (v *Volume) closeFile() error {

@@ -1,6 +1,7 @@
 package emit
 
 import (
+	"encoding/binary"
 	"math"
 	"time"
 
@@ -9,8 +10,14 @@ import (
 	"penstock/internal/spec"
 )
 
-// Seed is the delivery's share of the jitter: the same for one compaction on every node.
-func Seed(compactionID string) uint64 { return xxhash.Sum64String(compactionID) }
+// Seed is a delivery's share of the jitter: the same for the compaction that begins at the sequence number first on every node.
+func Seed(channelIndex, emitterIndex, first uint64) uint64 {
+	var b [24]byte
+	binary.LittleEndian.PutUint64(b[0:], channelIndex)
+	binary.LittleEndian.PutUint64(b[8:], emitterIndex)
+	binary.LittleEndian.PutUint64(b[16:], first)
+	return xxhash.Sum64(b[:])
+}
 
 // Backoff is the wait after the attempt-th failed attempt (1 is the first): retry.backoff.min doubled attempt-1 times, at
 // most max, spread by the jitter j over [base(1-j), base(1+j)], and cut to [min, max]. It depends on nothing but its

@@ -102,7 +102,7 @@ func (r *runner) admit(c Compaction) {
 
 func (r *runner) newWork(c *Compaction, deliveries []Delivery) *work {
 	w := &work{
-		id: c.ID, first: c.First, last: c.Last, seed: Seed(c.ID),
+		id: c.ID, first: c.First, last: c.Last, seed: Seed(r.cfg.ChannelIndex, r.cfg.EmitterIndex, c.First),
 		deliveries: deliveries, bytes: weight(deliveries),
 	}
 	r.loaded += w.bytes
