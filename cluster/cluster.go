@@ -38,6 +38,7 @@ type Cluster struct {
 
 	current  atomic.Pointer[raftInstance]
 	rebuilds chan struct{}
+	stale    atomic.Bool // the instance holds a last index that the log does not have; see gate
 	st       struct {
 		sync.Mutex
 		clusterState
@@ -52,6 +53,7 @@ type Cluster struct {
 	inFlight admission
 	draining atomic.Bool
 	caughtUp atomic.Bool
+	installs atomic.Uint64 // snapshots received and installed
 
 	failed struct {
 		sync.Mutex

@@ -77,6 +77,7 @@ func (a *fsmAdapter) Restore(data io.ReadCloser) error {
 	}
 	applied, _ := c.sm.Applied()
 	c.logger.Info("a snapshot was installed", "label", marker.LabelIndex, "applied", applied, "rebuild", stale)
+	c.installs.Add(1)
 	c.metrics.installs.WithLabelValues("received").Inc()
 	c.log.grown.Store(0)
 	c.applied.fire()

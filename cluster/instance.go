@@ -38,7 +38,7 @@ func (c *Cluster) raftConfig() *raft.Config {
 func (c *Cluster) newInstance() (*raftInstance, error) {
 	in := &raftInstance{stream: newStreamLayer(c.cfg.NodeID, c.dialRaft), events: make(chan raft.Observation, 64)}
 	in.trans = newTransport(transportConfig{
-		stream: in.stream, maxBytes: c.cfg.AppendBytes, silent: c.log.silent, gate: c.voteGate, logger: c.raftLogger,
+		stream: in.stream, maxBytes: c.cfg.AppendBytes, silent: c.log.silent, gate: c.gate, logger: c.raftLogger,
 		onInstall: func(peer string) {
 			c.logger.Info("sending a snapshot", "peer", peer)
 			c.metrics.installs.WithLabelValues("sent").Inc()
@@ -63,10 +63,6 @@ func (c *Cluster) newInstance() (*raftInstance, error) {
 	r.RegisterObserver(in.obs)
 	return in, nil
 }
-
-// voteGate is where the muzzle of DESIGN 4.6 goes: it may answer a vote, a pre-vote or a TimeoutNow for this node, with Granted false and
-// never an error.
-func (c *Cluster) voteGate(raft.RPC) bool { return false }
 
 // stop ends the instance. The connections go before the wait: Raft's goroutines may sit in an RPC.
 func (in *raftInstance) stop() error {
@@ -97,7 +93,9 @@ func (c *Cluster) startRaft() error {
 	return nil
 }
 
+// askRebuild stops every answer of the present instance and has it replaced.
 func (c *Cluster) askRebuild() {
+	c.stale.Store(true)
 	select {
 	case c.rebuilds <- struct{}{}:
 	default:
@@ -125,6 +123,7 @@ func (c *Cluster) rebuild(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
+	c.stale.Store(false)
 	if err := c.startRaft(); err != nil {
 		c.fatal(exitCodeOf(err, ExitDisk), err)
 	}

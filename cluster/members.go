@@ -199,10 +199,7 @@ func (c *Cluster) changeHere(ctx context.Context, m memberChange) error {
 	case opRemove:
 		f = t.raft.RemoveServer(id, prev, wait)
 	case opTransfer:
-		f = t.raft.LeadershipTransfer()
-		if m.ID != "" {
-			f = t.raft.LeadershipTransferToServer(id, addr)
-		}
+		f = transfer(t.raft, id, addr)
 	default:
 		return fmt.Errorf("%w: unknown member change %q", ErrRefused, m.Op)
 	}
@@ -216,6 +213,13 @@ func (c *Cluster) changeHere(ctx context.Context, m memberChange) error {
 	c.logger.Info("members changed", "change", string(m.Op), "peer", m.ID)
 	c.changed.fire()
 	return nil
+}
+
+func transfer(r *raft.Raft, id raft.ServerID, addr raft.ServerAddress) raft.Future {
+	if id == "" {
+		return r.LeadershipTransfer()
+	}
+	return r.LeadershipTransferToServer(id, addr)
 }
 
 // allowed refuses what Raft would do and should not.

@@ -29,6 +29,7 @@ type Status struct {
 	Incarnation                      uint64
 	PayloadComplete                  bool
 	CatchingUp                       uint64 // the index an installation must still reach; 0 for none
+	Installs                         uint64 // snapshots received and installed since this process started
 	RaftAddr, GossipAddr             string
 	InFlightBytes                    int64
 }
@@ -38,6 +39,7 @@ func (c *Cluster) Status() Status {
 	s := Status{
 		NodeID: c.cfg.NodeID, ClusterName: c.cfg.Name, RaftAddr: c.raftAddr, GossipAddr: c.gossipAddr,
 		Floor: c.sm.Floor(), Horizon: c.sm.Horizon(), Lease: c.lease.Valid(), Ready: c.caughtUp.Load(), InFlightBytes: c.inFlight.used.Load(),
+		Installs: c.installs.Load(),
 	}
 	c.idMu.Lock()
 	s.Incarnation = c.id.Incarnation

@@ -22,7 +22,7 @@ const rpcTimeout = 10 * time.Second
 //   - A server's address is its node id; only the dialler resolves it. Votes are stored by address.
 //   - AppendEntries is bounded in bytes, by cutting its tail: Raft goes on from the entries left in the request.
 //   - While a write to the local log is outstanding for over silentAfter nothing is sent, heartbeats included, so that the others elect.
-//   - gate may answer votes for this node (the muzzle of DESIGN 4.6).
+//   - gate may answer an RPC for this node (gate.go).
 type transport struct {
 	*raft.NetworkTransport
 	stream    *streamLayer
