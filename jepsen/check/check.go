@@ -139,7 +139,7 @@ func Judge(in Input) Verdict {
 	checks := []func(Input, *facts) *Result{
 		checkSet, checkPositions, checkDivergence, checkWriterOrder, checkOffsets, checkLinearizable,
 		checkDeliveries, checkKeyOrder, checkIDs, checkLedger, checkDeadLetters, checkFiles, checkLogs, checkStateHashes,
-		checkLeaders, checkLiveness, checkVacuity,
+		checkLeaders, checkReactions, checkLiveness, checkVacuity,
 	}
 	v := Verdict{Verdict: Pass}
 	for _, c := range checks {

@@ -219,6 +219,9 @@ func TestEachCheckerFindsItsPlantedViolation(t *testing.T) {
 		}},
 		{"state hash differs", "state hashes", "state at 4@5", func(in *Input) { in.Observations[1].Hashes["4@5"] = "bb" }},
 		{"two leaders of a term", "one leader per term", "both call themselves leader", func(in *Input) { in.Observations[1].State = "leader" }},
+		{"ran on after a failed fsync", "reactions", "runs on", func(in *Input) {
+			in.Faults = append(in.Faults, history.Fault{Phase: history.Violation, Kind: "fsync-fail", Detail: "n1 runs on"})
+		}},
 		{"no leader in time", "liveness", "not within", func(in *Input) { in.Final.Liveness[0].OK = false }},
 	}
 	for _, c := range cases {

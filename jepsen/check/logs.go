@@ -138,6 +138,20 @@ func checkLeaders(in Input, _ *facts) *Result {
 	return r
 }
 
+// checkReactions: the nemesis saw nothing it must not see, e.g. a node that ran on after a failed fsync.
+func checkReactions(in Input, _ *facts) *Result {
+	r := newResult("reactions")
+	for _, f := range in.Faults {
+		switch f.Phase {
+		case history.Violation:
+			r.fail("%s %v at %.1fs: %s", f.Kind, f.Targets, float64(f.T)/1e9, f.Detail)
+		case history.Error:
+			r.Numbers["errors of the nemesis itself"]++
+		}
+	}
+	return r
+}
+
 // checkLiveness: what had to happen after the heal happened within its bound.
 func checkLiveness(in Input, _ *facts) *Result {
 	r := newResult("liveness")

@@ -29,38 +29,46 @@ func deleteRule(ctx context.Context, network *Network, host, line string) error 
 // Rule is one firewall rule of a host that can be counted and taken back.
 type Rule struct {
 	Host  string
-	Chain string // INPUT or OUTPUT
-	Spec  []string
+	Chain string   // INPUT or OUTPUT
+	Match []string // e.g. -s ADDRESS
+	Jump  []string // e.g. DROP
+	Mark  string   // names the fault that made it, so that its packets can be counted apart
+}
+
+func (r Rule) args(action string) []string {
+	args := append([]string{action, r.Chain}, r.Match...)
+	args = append(args, "-m", "comment", "--comment", r.Mark, "-j")
+	return append(args, r.Jump...)
 }
 
 // Add appends the rule.
 func (r Rule) Add(ctx context.Context, network *Network) error {
-	_, err := network.Firewall(ctx, r.Host, append([]string{"-A", r.Chain}, r.Spec...)...)
+	_, err := network.Firewall(ctx, r.Host, r.args("-A")...)
 	return err
 }
 
 // Remove deletes the rule.
 func (r Rule) Remove(ctx context.Context, network *Network) error {
-	_, err := network.Firewall(ctx, r.Host, append([]string{"-D", r.Chain}, r.Spec...)...)
+	_, err := network.Firewall(ctx, r.Host, r.args("-D")...)
 	return err
 }
 
-// DroppedPackets sums the packet counters of a host's rules that drop or reject. Counters start at 0 with each rule.
-func DroppedPackets(ctx context.Context, network *Network, host string) (int64, error) {
+// Hits sums the packets that the rules with this mark caught on one host.
+func Hits(ctx context.Context, network *Network, host, mark string) (int64, error) {
 	out, err := network.Firewall(ctx, host, "-L", "-v", "-n", "-x")
 	if err != nil {
 		return 0, err
 	}
-	return sumDrops(out)
+	return sumHits(out, mark)
 }
 
-func sumDrops(listing string) (int64, error) {
+func sumHits(listing, mark string) (int64, error) {
 	var sum int64
 	for _, line := range splitLines(listing) {
-		fields := strings.Fields(line)
-		if len(fields) < 3 || (fields[2] != "DROP" && fields[2] != "REJECT") {
+		if !strings.Contains(line, "/* "+mark+" */") {
 			continue
 		}
+		fields := strings.Fields(line)
 		n, err := strconv.ParseInt(fields[0], 10, 64)
 		if err != nil {
 			return 0, fmt.Errorf("iptables listing %q: %w", line, err)

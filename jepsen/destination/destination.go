@@ -58,6 +58,7 @@ type Server struct {
 	mu    sync.Mutex
 	modes map[string]Mode // by emitter; "" is for all others
 	count int
+	fails int
 }
 
 // New opens the log at path, appending.
@@ -77,6 +78,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.modes[r.URL.Query().Get("emitter")] = Mode(r.URL.Query().Get("mode"))
 		s.mu.Unlock()
 		fmt.Fprintln(w, "ok")
+	case r.URL.Path == "/failures": // how many attempts were not answered with 200 so far
+		s.mu.Lock()
+		fmt.Fprintln(w, s.fails)
+		s.mu.Unlock()
 	case r.URL.Path == "/healthz":
 		fmt.Fprintln(w, "ok")
 	case strings.HasPrefix(r.URL.Path, "/d/"):
@@ -112,6 +117,11 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request, emitter string)
 	}
 	mode, n := s.mode(emitter)
 	kept, status, cut := act(r.Context(), w, mode, n)
+	if status != http.StatusOK {
+		s.mu.Lock()
+		s.fails++
+		s.mu.Unlock()
+	}
 	a.Kept, a.Status = kept, status
 	if err := s.log.append(a); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)

@@ -93,13 +93,13 @@ type Op struct {
 
 // Fault is one line of the nemesis's history.
 type Fault struct {
-	T         int64    `json:"t"`
-	Phase     string   `json:"phase"` // begin, confirmed, end, error, note
-	ID        int      `json:"id"`    // ties the phases of one activation
-	Kind      string   `json:"kind"`
-	Targets   []string `json:"targets,omitempty"`
-	Detail    string   `json:"detail,omitempty"`
-	WindowNum int      `json:"window,omitempty"`
+	T       int64    `json:"t"`
+	Phase   string   `json:"phase"` // begin, confirmed, end, error, note
+	ID      int      `json:"id"`    // ties the phases of one activation
+	Kind    string   `json:"kind"`
+	Targets []string `json:"targets,omitempty"`
+	Detail  string   `json:"detail,omitempty"`
+	Window  int      `json:"window,omitempty"`
 }
 
 // The phases of a fault.
@@ -109,6 +109,7 @@ const (
 	End       = "end"
 	Error     = "error"
 	Note      = "note"
+	Violation = "violation" // the product reacted in a way it must not, e.g. ran on after a failed fsync
 )
 
 // Observation is what a node said of itself at one moment.

@@ -7,6 +7,8 @@ import (
 	"penstock/event"
 	"penstock/fsm/command"
 	"penstock/internal/spec"
+	"penstock/internal/vfs"
+	"penstock/wal"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -20,6 +22,13 @@ type record struct {
 
 // typeCommand is raft.LogCommand: the only entries whose data is the product's own.
 const typeCommand = 0
+
+// walk reads the records of a log directory in order of index.
+func walk(dir string, fn func(record) error) error {
+	return wal.Walk(vfs.OS, dir, func(r wal.Record) error {
+		return fn(record{index: r.Index, term: r.Term, typ: uint8(r.Type), data: r.Data})
+	})
+}
 
 // decode turns one record into what this package looks at.
 func decode(r record) (Entry, error) {
@@ -66,13 +75,18 @@ func decodePut(c command.ChannelPut) (Command, error) {
 		Dedup struct {
 			Window spec.Duration `json:"window"`
 		} `json:"dedup"`
+		Emitters []struct {
+			Name string `json:"name"`
+		} `json:"emitters"`
 	}
 	if err := json.Unmarshal(c.Spec, &s); err != nil {
 		return Command{}, fmt.Errorf("channel spec: %w", err)
 	}
-	return Command{Put: &Put{
-		Name: s.Name, Spec: fmt.Sprintf("%016x", xxhash.Sum64(c.Spec)), WindowNanos: int64(s.Dedup.Window), IfVersion: c.IfVersion,
-	}}, nil
+	p := &Put{Name: s.Name, Spec: fmt.Sprintf("%016x", xxhash.Sum64(c.Spec)), WindowNanos: int64(s.Dedup.Window), IfVersion: c.IfVersion}
+	for _, e := range s.Emitters {
+		p.Emitters = append(p.Emitters, e.Name)
+	}
+	return Command{Put: p}, nil
 }
 
 func decodeBatch(body []byte) (Command, error) {

@@ -35,6 +35,8 @@ type Put struct {
 	Spec        string `json:"spec"` // hash: the same spec again changes nothing
 	WindowNanos int64  `json:"window"`
 	IfVersion   uint64 `json:"if,omitempty"`
+	// Emitters are the names of its emitters: each new one takes a creation index too.
+	Emitters []string `json:"emitters,omitempty"`
 }
 
 // Batch is the events of one request.
@@ -86,6 +88,7 @@ type channel struct {
 	version  uint64
 	spec     string
 	window   int64
+	emitters []string
 	seen     map[string]int64 // source + id -> stamp of the first
 }
 
@@ -158,6 +161,7 @@ func nodes(logs map[string]*Log) []string {
 func Apply(entries []Entry) State {
 	s := State{Accepted: map[string][]Accepted{}, Duplicates: map[string]uint64{}, Offsets: map[string]Offset{}}
 	byName, byIndex := map[string]*channel{}, map[uint64]*channel{}
+	var created uint64
 	for _, e := range entries {
 		if s.First == 0 {
 			s.First = e.Index
@@ -167,7 +171,7 @@ func Apply(entries []Entry) State {
 		for _, c := range e.Commands {
 			switch {
 			case c.Put != nil:
-				put(e.Index, c.Put, byName, byIndex)
+				put(e.Index, c.Put, byName, byIndex, &created)
 			case c.Delete != "":
 				if ch := byName[c.Delete]; ch != nil {
 					delete(byName, c.Delete)
@@ -182,22 +186,29 @@ func Apply(entries []Entry) State {
 	return s
 }
 
-// put: a spec that is already there changes nothing; any other raises the version by one.
-func put(index uint64, p *Put, byName map[string]*channel, byIndex map[uint64]*channel) {
-	ch := byName[p.Name]
-	if ch == nil {
-		if p.IfVersion > 0 {
-			return
-		}
-		ch = &channel{name: p.Name, creation: index, version: 1, spec: p.Spec, window: p.WindowNanos, seen: map[string]int64{}}
-		byName[p.Name], byIndex[index] = ch, ch
-		return
+// put: a spec that is already there changes nothing; any other raises the version by one. A new channel and each of its new
+// emitters takes the next creation index, which is at least the index of the entry.
+func put(index uint64, p *Put, byName map[string]*channel, byIndex map[uint64]*channel, created *uint64) {
+	create := func() uint64 {
+		*created = max(index, *created+1)
+		return *created
 	}
-	if ch.spec == p.Spec || (p.IfVersion > 0 && p.IfVersion != ch.version) {
+	ch := byName[p.Name]
+	switch {
+	case ch == nil && p.IfVersion > 0, ch != nil && (ch.spec == p.Spec || p.IfVersion > 0 && p.IfVersion != ch.version):
 		return
+	case ch == nil:
+		ch = &channel{name: p.Name, creation: create(), seen: map[string]int64{}}
+		byName[p.Name], byIndex[ch.creation] = ch, ch
 	}
 	ch.version++
 	ch.spec, ch.window = p.Spec, p.WindowNanos
+	for _, e := range p.Emitters {
+		if !slices.Contains(ch.emitters, e) {
+			create()
+		}
+	}
+	ch.emitters = p.Emitters
 }
 
 func (s *State) batch(e Entry, b *Batch, ch *channel, ordinal int) {

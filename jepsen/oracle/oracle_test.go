@@ -39,6 +39,13 @@ func TestOrdinalsCountThroughAllBatchesOfAnEntry(t *testing.T) {
 	require.Equal(t, []Accepted{{"3.1", "/s", "kept"}}, s.Accepted["c"])
 }
 
+func TestEmittersTakeCreationIndexesToo(t *testing.T) {
+	first := created(2, "c", 100)
+	first.Commands[0].Put.Emitters = []string{"a", "b"} // 3 and 4
+	s := Apply([]Entry{first, created(3, "d", 100), wrote(4, 1, 5, 1, "x")})
+	require.Equal(t, []Accepted{{"4.0", "/s", "x"}}, s.Accepted["d"])
+}
+
 func TestDifferencesNameTheIndex(t *testing.T) {
 	a := &Log{Node: "n1", Entries: []Entry{{Index: 1, Term: 1, Sum: "x"}, {Index: 2, Term: 1, Sum: "y"}}}
 	b := &Log{Node: "n2", Entries: []Entry{{Index: 1, Term: 1, Sum: "x"}, {Index: 2, Term: 2, Sum: "y"}, {Index: 4, Term: 2}}}

@@ -37,11 +37,12 @@ func Emitters() []Emitter {
 	}
 }
 
-// Specs gives each channel's spec as JSON; destination is the base URL of the webhook receiver.
-func Specs(destination string) map[string]string {
+// Specs gives each channel's spec as JSON; base gives the URL of an emitter's webhook receiver, keep how long resolved
+// events stay readable.
+func Specs(base func(emitter string) string, keep string) map[string]string {
 	hook := func(name, compaction, retry string) string {
 		return fmt.Sprintf(`{"name":%q,"kind":"webhook","start":"earliest","idempotent_by":"event-id","compaction":%s,"retry":%s,
-			"webhook":{"url":"%s/d/%s","timeout":"3s"}}`, name, compaction, retry, destination, name)
+			"webhook":{"url":"%s/d/%s","timeout":"3s"}}`, name, compaction, retry, base(name), name)
 	}
 	const (
 		patient = `{"ttl":"2h","max_attempts":0,"backoff":{"min":"50ms","max":"1s","jitter":0.2}}`
@@ -51,7 +52,7 @@ func Specs(destination string) map[string]string {
 	)
 	channel := func(name, order, emitters string) string {
 		return fmt.Sprintf(`{"name":%q,"semantics":"at-least-once","order":%q,"on_key_failure":"park",
-			"dedup":{"window":"30m","max_keys":10000000,"on_full":"refuse"},"retention":{"keep":"6h"},"emitters":[%s]}`, name, order, emitters)
+			"dedup":{"window":"30m","max_keys":10000000,"on_full":"refuse"},"retention":{"keep":%q},"emitters":[%s]}`, name, order, keep, emitters)
 	}
 	files := `{"name":"files","kind":"file","start":"earliest","compaction":{"events":200,"bytes":"1MiB","linger":"500ms"},
 		"retry":` + patient + `,"file":{"directory":"out"}}`

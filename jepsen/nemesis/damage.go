@@ -1,0 +1,255 @@
+package nemesis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"penstock/jepsen/control"
+	"penstock/jepsen/history"
+)
+
+func damageFaults() []Fault {
+	return []Fault{
+		{Name: "bitflip", Nodes: 1, Leader: true, Alone: true, Damage: true, What: "the node is killed, one to three bits of a log or snapshot file are flipped, it is started again",
+			Confirmed: "the changed bytes were read back", begin: damage(flip)},
+		{Name: "truncate", Nodes: 1, Leader: true, Alone: true, Damage: true, What: "the node is killed, a log or snapshot file is cut short, it is started again",
+			Confirmed: "the file's new size was read back", begin: damage(cut)},
+		{Name: "stale", Nodes: 1, Alone: true, Damage: true, What: "the node's log and snapshot files are copied; later it is killed, the copies are put back, it is started again",
+			Confirmed: "the files were put back", begin: stale, end: putBack},
+		{Name: "lost-disk", Nodes: 1, Leader: true, Alone: true, Damage: true, What: "the node's data volume is made anew; under its old id it must be refused (exit code 11), then it joins under a new one",
+			Confirmed: "exit code 11 was seen", begin: loseDisk},
+	}
+}
+
+// victims lists the files that damage may touch: segments of the log and snapshots, not the identity or the locks.
+func victims(n *control.Node) ([]string, error) {
+	var files []string
+	err := filepath.WalkDir(n.DataDir(), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		rel, _ := filepath.Rel(n.DataDir(), path)
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if (strings.Contains(rel, "wal") || strings.Contains(rel, "snap")) && info.Size() > 0 && !strings.Contains(rel, "lock") {
+			files = append(files, path)
+		}
+		return nil
+	})
+	if err == nil && len(files) == 0 {
+		err = errors.New("no log or snapshot file found")
+	}
+	slices.Sort(files)
+	return files, err
+}
+
+func killFor(ctx context.Context, a *Act, n *control.Node) error {
+	a.later(func(ctx context.Context) error { return restart(ctx, a, n) })
+	if !n.Process.Running() {
+		return nil
+	}
+	_, err := n.Process.Kill(ctx)
+	return err
+}
+
+func damage(do func(a *Act, path string) (string, error)) func(context.Context, *Act) error {
+	return func(ctx context.Context, a *Act) error {
+		n := a.Nodes[0]
+		a.Hold = min(a.Hold, time.Second)
+		if err := killFor(ctx, a, n); err != nil {
+			return err
+		}
+		files, err := victims(n)
+		if err != nil {
+			return err
+		}
+		path := files[a.Rand.IntN(len(files))]
+		what, err := do(a, path)
+		if err != nil {
+			return err
+		}
+		a.confirm("%s: %s", filepath.Base(path), what)
+		return nil
+	}
+}
+
+func flip(a *Act, path string) (string, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	used, err := usedBytes(f)
+	if err != nil {
+		return "", err
+	}
+	var at []int64
+	for range 1 + a.Rand.IntN(3) {
+		offset := a.Rand.Int64N(used)
+		var b [1]byte
+		if _, err := f.ReadAt(b[:], offset); err != nil {
+			return "", err
+		}
+		b[0] ^= 1 << a.Rand.IntN(8)
+		if _, err := f.WriteAt(b[:], offset); err != nil {
+			return "", err
+		}
+		at = append(at, offset)
+	}
+	return fmt.Sprintf("bits flipped in bytes %v of %d", at, used), f.Sync()
+}
+
+// usedBytes is the size without the zeros a file was filled ahead with: a flip in there would damage nothing.
+func usedBytes(f *os.File) (int64, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	buf := make([]byte, 1<<16)
+	for end := info.Size(); end > 0; {
+		start := max(0, end-int64(len(buf)))
+		n, err := f.ReadAt(buf[:end-start], start)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return 0, err
+		}
+		for i := n - 1; i >= 0; i-- {
+			if buf[i] != 0 {
+				return start + int64(i) + 1, nil
+			}
+		}
+		end = start
+	}
+	return max(1, info.Size()), nil
+}
+
+func cut(a *Act, path string) (string, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	used, err := usedBytes(f)
+	if err != nil {
+		return "", err
+	}
+	size := a.Rand.Int64N(used)
+	if err := errors.Join(f.Truncate(size), f.Sync()); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("cut from %d used bytes to %d", used, size), nil
+}
+
+func (a *Act) staleDir() string { return filepath.Join(a.TmpDir, fmt.Sprintf("stale-%d", a.ID)) }
+
+func stale(_ context.Context, a *Act) error {
+	n := a.Nodes[0]
+	files, err := victims(n)
+	if err != nil {
+		return err
+	}
+	for _, path := range files {
+		rel, _ := filepath.Rel(n.DataDir(), path)
+		if err := copyFile(path, filepath.Join(a.staleDir(), rel)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func putBack(ctx context.Context, a *Act) error {
+	n := a.Nodes[0]
+	if err := killFor(ctx, a, n); err != nil {
+		return err
+	}
+	now, err := victims(n)
+	if err != nil {
+		return err
+	}
+	for _, path := range now {
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+	}
+	count := 0
+	err = filepath.WalkDir(a.staleDir(), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		rel, _ := filepath.Rel(a.staleDir(), path)
+		count++
+		return copyFile(path, filepath.Join(n.DataDir(), rel))
+	})
+	if err != nil {
+		return err
+	}
+	a.confirm("%d files of %v ago put back", count, a.Hold.Round(time.Second))
+	return os.RemoveAll(a.staleDir())
+}
+
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Sync(), out.Close())
+}
+
+// exitWiped is the product's exit code for a wiped, foreign or restored directory.
+const exitWiped = 11
+
+func loseDisk(ctx context.Context, a *Act) error {
+	n := a.Nodes[0]
+	if err := a.Cluster.LoseDisk(ctx, n); err != nil {
+		return err
+	}
+	if err := n.Process.Start(); err != nil {
+		return err
+	}
+	bound, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	exit, err := n.Process.Wait(bound)
+	switch {
+	case err != nil:
+		a.log(history.Violation, "%s runs under its old id on an empty disk", n.ID)
+		if _, err := n.Process.Kill(ctx); err != nil {
+			return err
+		}
+	case exit.Code != exitWiped:
+		a.log(history.Violation, "%s ended with %v on an empty disk, want exit code %d", n.ID, exit, exitWiped)
+	default:
+		a.confirm("%s was refused with %v", n.ID, exit)
+	}
+	if err := a.Cluster.LoseDisk(ctx, n); err != nil { // what the refused start left is gone too
+		return err
+	}
+	old, err := a.Cluster.Rename(n)
+	if err != nil {
+		return err
+	}
+	if err := n.Process.Start(); err != nil {
+		return err
+	}
+	if err := a.Join(ctx, n.ID); err != nil {
+		return fmt.Errorf("join %s: %w", n.ID, err)
+	}
+	return a.Remove(ctx, old)
+}

@@ -1,0 +1,83 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"penstock/jepsen/client"
+	"penstock/jepsen/nemesis"
+)
+
+func (r *run) nemesisEnv() *nemesis.Env {
+	return &nemesis.Env{
+		Cluster: r.cluster, Clock: r.clock, Log: r.fault, Leader: r.obs.leader, Healthy: r.healthy, TmpDir: r.path("nodes"),
+		Emitters: webhooks(), Destination: r.setDestination, Failures: r.destinationFailures,
+		Join: func(ctx context.Context, id string) error {
+			return poll(ctx, func(ctx context.Context) error {
+				return r.member(ctx, http.MethodPost, "/v1/cluster/members", fmt.Sprintf(`{"id":%q,"suffrage":"voter"}`, id))
+			})
+		},
+		Remove: func(ctx context.Context, id string) error {
+			return poll(ctx, func(ctx context.Context) error {
+				return r.member(ctx, http.MethodDelete, "/v1/cluster/members/"+id, "")
+			})
+		},
+	}
+}
+
+func (r *run) member(ctx context.Context, method, path, body string) error {
+	var errs []error
+	for _, c := range r.clients {
+		a := c.Do(ctx, method, path, nil, "application/json", []byte(body))
+		if a.Outcome == client.Done {
+			return nil
+		}
+		errs = append(errs, errors.New(c.Node+": "+a.Error()))
+	}
+	return errors.Join(errs...)
+}
+
+func (r *run) setDestination(ctx context.Context, emitter, mode string) error {
+	_, err := r.askDestination(ctx, r.bases[emitter]+"/control?"+url.Values{"emitter": {emitter}, "mode": {mode}}.Encode())
+	return err
+}
+
+func (r *run) destinationFailures(ctx context.Context) (int, error) {
+	sum, asked := 0, map[string]bool{}
+	for _, base := range r.bases {
+		if asked[base] {
+			continue
+		}
+		asked[base] = true
+		text, err := r.askDestination(ctx, base+"/failures")
+		if err != nil {
+			return 0, err
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
+func (r *run) askDestination(ctx context.Context, u string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", fmt.Errorf("destination: %w", err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
+	return string(b), err
+}

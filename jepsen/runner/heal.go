@@ -1,0 +1,78 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"penstock/jepsen/control"
+)
+
+// heal undoes whatever may still be broken and starts what does not run.
+func (r *run) heal(ctx context.Context) error {
+	var errs []error
+	for _, e := range webhooks() {
+		errs = append(errs, r.setDestination(ctx, e, "ok"))
+	}
+	if r.cluster == nil {
+		return errors.Join(errs...)
+	}
+	for _, n := range r.cluster.Nodes() {
+		errs = append(errs, control.Flush(ctx, r.cluster.Net, n.Host))
+		if n.Process.Running() {
+			_ = n.Process.Signal(syscall.SIGCONT)
+		}
+		errs = append(errs, r.cluster.PowerOn(ctx, n), n.Data.Unfill(), n.DLQ.Unfill())
+	}
+	return errors.Join(errs...)
+}
+
+// healthy waits for every node: it runs, is ready, and has applied what was committed when this was asked.
+func (r *run) healthy(ctx context.Context) error {
+	for _, n := range r.cluster.Nodes() {
+		if !n.Process.Running() {
+			exit, _ := n.Process.LastExit()
+			return fmt.Errorf("%s does not run: %v", n.ID, exit)
+		}
+	}
+	if err := poll(ctx, r.allReady); err != nil {
+		return err
+	}
+	target := r.obs.highest()
+	return poll(ctx, func(ctx context.Context) error { return r.applied(ctx, target) })
+}
+
+func (r *run) allReady(ctx context.Context) error {
+	for _, c := range r.clients {
+		if !c.Ready(ctx) {
+			return fmt.Errorf("%s is not ready%s", c.Node, r.exitOf(c.Node))
+		}
+	}
+	return nil
+}
+
+func (r *run) exitOf(host string) string {
+	if r.cluster == nil {
+		return ""
+	}
+	for _, n := range r.cluster.Nodes() {
+		if exit, ended := n.Process.LastExit(); n.Host == host && ended {
+			return ": it ended with " + exit.String()
+		}
+	}
+	return ""
+}
+
+func (r *run) applied(ctx context.Context, target uint64) error {
+	for _, c := range r.clients {
+		v, err := c.Cluster(ctx)
+		if err != nil {
+			return err
+		}
+		if v.Applied < target {
+			return fmt.Errorf("%s has applied %d of %d%s", c.Node, v.Applied, target, r.exitOf(c.Node))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package runner
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"penstock/jepsen/control"
+	"penstock/jepsen/nemesis"
+)
+
+// Options of one run. They are stored with it, expanded.
+type Options struct {
+	Name     string        `json:"name,omitempty"` // of the scenario
+	Nodes    int           `json:"nodes"`
+	Workload string        `json:"workload"`
+	Nemesis  []string      `json:"nemesis"` // as asked
+	Kinds    []string      `json:"kinds"`   // expanded
+	Time     time.Duration `json:"time"`
+	Seed     uint64        `json:"seed"`
+	Binary   string        `json:"binary"`
+	FS       string        `json:"fs"`
+	Out      string        `json:"out"`
+	Images   string        `json:"images,omitempty"`
+	Env      []string      `json:"env,omitempty"` // of the nodes
+	Chaos    bool          `json:"chaos,omitempty"`
+	Writers  int           `json:"writers"` // per channel
+	Think    time.Duration `json:"think"`
+	MinAcks  int           `json:"min_acks"`
+	Segment  string        `json:"segment"`
+	Snapshot string        `json:"snapshot"`
+	Keep     string        `json:"keep"`                // retention of the channels; 0s makes the log go as early as it may
+	KeepData bool          `json:"keep_data,omitempty"` // also of a run that passed
+	Quiet    bool          `json:"-"`                   // no progress on standard error
+
+	// Endpoints name a cluster that stands already: nothing is laid and nothing broken, FaultCommand may do that.
+	Endpoints    []string `json:"endpoints,omitempty"`
+	FaultCommand string   `json:"fault_command,omitempty"`
+	Listen       string   `json:"listen,omitempty"` // where the destination listens, as the cluster can reach it
+}
+
+// Workloads are the known ones.
+func Workloads() map[string]string {
+	return map[string]string{
+		"mixed":   "writers with order per key, writers whose destination gives up, source-offset writers, readers everywhere",
+		"events":  "the same without source offsets",
+		"offsets": "source-offset writers and linearizable reads only",
+		"none":    "no writers: the verdict must be INVALID",
+	}
+}
+
+// complete checks the options and fills in what follows from others.
+func (o *Options) complete() error {
+	var errs []error
+	if _, ok := Workloads()[o.Workload]; !ok {
+		errs = append(errs, fmt.Errorf("no workload is named %q", o.Workload))
+	}
+	if !slices.Contains([]string{"ext4", "xfs", "mixed"}, o.FS) {
+		errs = append(errs, fmt.Errorf("file system %q: want ext4, xfs or mixed", o.FS))
+	}
+	kinds, err := nemesis.Expand(o.Nemesis)
+	errs = append(errs, err)
+	o.Kinds = kinds
+	if o.Time < 5*time.Second || o.Time > 24*time.Hour {
+		errs = append(errs, fmt.Errorf("time %v: want 5s to 24h", o.Time))
+	}
+	if len(o.Endpoints) == 0 {
+		if o.Nodes < 3 || o.Nodes > 7 {
+			errs = append(errs, fmt.Errorf("%d nodes: want 3 to 7", o.Nodes))
+		}
+		if _, err := os.Stat(o.Binary); err != nil {
+			errs = append(errs, fmt.Errorf("binary: %w", err))
+		}
+	}
+	if o.Chaos {
+		o.Kinds = append(o.Kinds, "chaos")
+		o.Env = append(o.Env, "PENSTOCK_CHAOS_MODE=yes")
+	}
+	if o.MinAcks == 0 {
+		o.MinAcks = int(o.Time.Seconds()) * 20
+	}
+	return errors.Join(errs...)
+}
+
+// Defaults of a run.
+func Defaults() Options {
+	return Options{
+		Nodes: 3, Workload: "mixed", Nemesis: []string{"mixed"}, Time: 60 * time.Second, Seed: 1, FS: "ext4",
+		Writers: 4, Think: 40 * time.Millisecond, Segment: "4MiB", Snapshot: "4MiB", Keep: "6h",
+	}
+}
+
+// RunsDir is where runs are stored when nothing else is said.
+func RunsDir() string { return filepath.Join(os.TempDir(), "penstock-jepsen-runs") }
+
+func writeJSON(path string, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(b, '\n'), 0o644)
+}
+
+func readJSON(path string, v any) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, v)
+}
+
+func controlOptions(o Options, run, dir string, env []string) control.Options {
+	images := o.Images
+	if images != "" {
+		images = filepath.Join(images, "penstock-jepsen-images", run)
+	}
+	return control.Options{
+		Run: run, WorkDir: filepath.Join(control.WorkRoot(), run), LogDir: filepath.Join(dir, "nodes"), Binary: o.Binary,
+		Nodes: o.Nodes, FS: o.FS, DataBytes: 1 << 30, DLQBytes: 128 << 20, Env: env, Extra: []string{"d1", "d2"},
+		ImageDir: images, Segment: o.Segment, Snapshot: o.Snapshot,
+	}
+}
