@@ -1,0 +1,89 @@
+// Package api is the HTTP surface of a node: ingest, reading, channels, cluster, health. The routes, the shapes of answers
+// and the kinds of problems are public and only ever added to (docs/api.md).
+//
+// It owns admission (how many requests and bytes may be under way) and the translation of each outcome into committed,
+// certainly not committed, or unknown (P7). It promises an answer to every request within its deadline. It holds no state
+// that outlives a request, decides nothing about replication, and starts no goroutine.
+package api
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"penstock/cluster"
+	"penstock/event"
+	"penstock/fsm"
+	"penstock/node/logread"
+)
+
+// Cluster is what the surface needs of the cluster.
+type Cluster interface {
+	Propose(ctx context.Context, command []byte) ([]byte, error)
+	ReadIndex(ctx context.Context) (uint64, error)
+	Now() time.Time
+	Status() cluster.Status
+	Members() []cluster.Member
+	Lease() cluster.Lease
+	AddNonvoter(ctx context.Context, id string) error
+	Promote(ctx context.Context, id string) error
+	Demote(ctx context.Context, id string) error
+	Remove(ctx context.Context, id string) error
+	Transfer(ctx context.Context) error
+	TransferTo(ctx context.Context, id string) error
+	TakeSnapshot() error
+}
+
+// LogStats is what the surface shows of the log.
+type LogStats interface {
+	FirstIndex() (uint64, error)
+	LastIndex() (uint64, error)
+	Base() (index, term uint64)
+}
+
+// Config bounds the surface.
+type Config struct {
+	NodeID string
+	Limits event.Limits
+	// Timeout is the longest a request waits for its commit; a client may ask for less (?timeout=).
+	Timeout time.Duration
+	// InFlight bounds the requests, InFlightBytes the bodies, that are under way at once; beyond either the answer is 429.
+	InFlight      int
+	InFlightBytes int64
+}
+
+// Deps are the parts the surface shows. All are required.
+type Deps struct {
+	Cluster  Cluster
+	Machine  *fsm.Machine
+	Reader   *logread.Reader
+	Log      LogStats
+	Ready    func() error
+	Gatherer prometheus.Gatherer
+	Metrics  prometheus.Registerer
+	Logger   *slog.Logger
+}
+
+// API answers requests. It is safe for concurrent use.
+type API struct {
+	cfg     Config
+	deps    Deps
+	admit   *admission
+	drain   drainState
+	metrics *metrics
+	handler http.Handler
+}
+
+// New makes the surface.
+func New(cfg Config, deps Deps) *API {
+	a := &API{cfg: cfg, deps: deps, admit: newAdmission(cfg.InFlight, cfg.InFlightBytes), metrics: newMetrics(deps.Metrics)}
+	a.drain.init()
+	a.handler = a.routes()
+	return a
+}
+
+// ServeHTTP implements http.Handler.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.handler.ServeHTTP(w, r) }

@@ -1,0 +1,254 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/event"
+	"penstock/fsm"
+	"penstock/fsm/command"
+	"penstock/internal/spec"
+)
+
+// staleSpecRetries bounds how often a batch is validated anew because the channel changed under it.
+const staleSpecRetries = 3
+
+// ingestAnswer is the 200 of an ingest request.
+type ingestAnswer struct {
+	Index      uint64        `json:"index"`
+	Accepted   uint32        `json:"accepted"`
+	Duplicates uint32        `json:"duplicates"`
+	Poisoned   uint32        `json:"poisoned"`
+	Events     []eventAnswer `json:"events,omitempty"`
+}
+
+type eventAnswer struct {
+	ID       string         `json:"id"`
+	Source   string         `json:"source"`
+	Position event.Position `json:"position"`
+	// DuplicateOf is where the first is; Conflict says that its content differs. Deduplicated is false for an id the server made.
+	DuplicateOf  *event.Position `json:"duplicate_of,omitempty"`
+	Conflict     bool            `json:"conflict,omitempty"`
+	Deduplicated bool            `json:"deduplicated"`
+}
+
+// ingest takes the events of one request: all or nothing, answered 200 only once they are fsynced on a majority (P1).
+func (a *API) ingest(w http.ResponseWriter, r *http.Request) {
+	if !a.drain.enter() {
+		newProblem(http.StatusServiceUnavailable, kindShuttingDown, "shutting down", "this node takes no new events; try another").retryAfter(time.Second).write(w)
+		return
+	}
+	defer a.drain.leave()
+	size := a.bodyBound(r)
+	if !a.admit.enter(size) {
+		newProblem(http.StatusTooManyRequests, kindOverloaded, "overloaded",
+			fmt.Sprintf("%d requests or %d body bytes are under way", a.cfg.InFlight, a.cfg.InFlightBytes)).retryAfter(time.Second).write(w)
+		return
+	}
+	defer a.admit.leave(size)
+
+	timeout, err := a.timeout(r)
+	if err != nil {
+		newProblem(http.StatusBadRequest, kindBadRequest, "bad request", err.Error()).write(w)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
+	defer cancel()
+	answer, prob := a.accept(ctx, w, r)
+	if prob != nil {
+		prob.write(w)
+		return
+	}
+	writeJSON(w, answer)
+}
+
+// bodyBound is what admission counts for a request: its length where stated, else the most it may be.
+func (a *API) bodyBound(r *http.Request) int64 {
+	most := int64(a.cfg.Limits.BodyBytes)
+	if r.ContentLength < 0 || r.ContentLength > most || r.Header.Get("Content-Encoding") != "" {
+		return most
+	}
+	return r.ContentLength
+}
+
+func (a *API) timeout(r *http.Request) (time.Duration, error) {
+	s := r.URL.Query().Get("timeout")
+	if s == "" {
+		return a.cfg.Timeout, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("timeout %q: want a duration with a unit, as 2s", s)
+	}
+	return min(d, a.cfg.Timeout), nil
+}
+
+func (a *API) accept(ctx context.Context, w http.ResponseWriter, r *http.Request) (*ingestAnswer, *problem) {
+	offset, err := offsetOf(r)
+	if err != nil {
+		return nil, newProblem(http.StatusBadRequest, kindBadRequest, "bad request", err.Error())
+	}
+	ch, prob := a.channel(ctx, r.PathValue("channel"))
+	if prob != nil {
+		return nil, prob
+	}
+	events, prob := a.parse(w, r, ch)
+	if prob != nil {
+		a.metrics.events.WithLabelValues("rejected").Inc()
+		return nil, prob
+	}
+	if len(events) == 0 && offset == nil {
+		index, _ := a.deps.Machine.Applied()
+		return &ingestAnswer{Index: index}, nil
+	}
+	for range staleSpecRetries {
+		if prob := validate(ch, events); prob != nil {
+			a.metrics.events.WithLabelValues("rejected").Add(float64(len(events)))
+			return nil, prob
+		}
+		result, prob := a.commit(ctx, ch, offset, events)
+		if prob != nil {
+			return nil, prob
+		}
+		if result.Status != command.StaleSpec {
+			return a.answer(r, result, events)
+		}
+		if ch, prob = a.refreshed(ctx, ch.Name); prob != nil {
+			return nil, prob
+		}
+	}
+	return nil, newProblem(http.StatusServiceUnavailable, kindNotCommitted, "channel changing",
+		"the channel's spec changed while the batch was on its way").notCommitted()
+}
+
+// parse reads the body. A drain or a client that stops sending ends it.
+func (a *API) parse(w http.ResponseWriter, r *http.Request, ch fsm.ChannelInfo) ([]event.Event, *problem) {
+	done := a.drain.reading(http.NewResponseController(w))
+	defer done()
+	events, err := event.ParseHTTP(r.Header, r.Body, a.cfg.Limits, event.Defaults{Source: ch.Spec.Source, Type: ch.Spec.Type}, newID)
+	if err == nil {
+		return events, nil
+	}
+	// What stays of a refused body is not read: the connection is closed behind the answer.
+	w.Header().Set("Connection", "close")
+	if a.drain.draining() {
+		return nil, newProblem(http.StatusServiceUnavailable, kindShuttingDown, "shutting down", "the body was not read to its end").notCommitted().retryAfter(time.Second)
+	}
+	return nil, eventProblem(err)
+}
+
+func newID() string { return uuid.Must(uuid.NewV7()).String() }
+
+func (a *API) commit(ctx context.Context, ch fsm.ChannelInfo, offset *event.Offset, events []event.Event) (command.BatchResult, *problem) {
+	var none command.BatchResult
+	key, ok := a.deps.Machine.HashKey()
+	if !ok {
+		return none, newProblem(http.StatusServiceUnavailable, kindNoLeader, "not ready", "the cluster has not been initialized yet").notCommitted().retryAfter(time.Second)
+	}
+	body, err := event.EncodeBatch(nil, event.BatchHeader{ChannelIndex: ch.Index, SpecVersion: ch.Version, Offset: offset}, key, events, nil)
+	if err != nil {
+		return none, eventProblem(err)
+	}
+	answer, err := a.deps.Cluster.Propose(ctx, command.EncodeBatch(body))
+	if err != nil {
+		return none, a.proposeProblem(err, len(events))
+	}
+	result, err := command.DecodeBatchResult(answer)
+	if err != nil {
+		return none, a.unknown(fmt.Errorf("answer of the state machine: %w", err), len(events))
+	}
+	return result, nil
+}
+
+func (a *API) answer(r *http.Request, result command.BatchResult, events []event.Event) (*ingestAnswer, *problem) {
+	switch result.Status {
+	case command.OK:
+	case command.NoSuchChannel:
+		return nil, newProblem(http.StatusNotFound, kindNoSuchChannel, "no such channel", "the channel was deleted while the batch was on its way").notCommitted()
+	case command.DedupFull:
+		return nil, newProblem(http.StatusTooManyRequests, kindOverloaded, "dedup window full",
+			"the channel holds dedup.max_keys ids within its window and on_full is refuse").notCommitted().retryAfter(5 * time.Second)
+	default:
+		return nil, newProblem(http.StatusInternalServerError, kindInternal, "batch refused", fmt.Sprint(result.Status)).notCommitted()
+	}
+	a.metrics.events.WithLabelValues("accepted").Add(float64(result.Accepted))
+	a.metrics.events.WithLabelValues("duplicate").Add(float64(result.Duplicates))
+	a.metrics.events.WithLabelValues("poisoned").Add(float64(result.Poisoned))
+	out := &ingestAnswer{Index: result.Index, Accepted: result.Accepted, Duplicates: result.Duplicates, Poisoned: result.Poisoned}
+	if r.URL.Query().Get("detail") == "1" {
+		out.Events = detail(result, events)
+	}
+	return out, nil
+}
+
+func detail(result command.BatchResult, events []event.Event) []eventAnswer {
+	out := make([]eventAnswer, len(events))
+	for i, e := range events {
+		out[i] = eventAnswer{
+			ID: e.ID, Source: e.Source, Deduplicated: !e.ServerID,
+			Position: event.Position{Index: result.Index, Ordinal: result.FirstOrdinal + uint32(i)},
+		}
+	}
+	for _, d := range result.Dups {
+		e := &out[d.Ordinal-result.FirstOrdinal]
+		e.DuplicateOf, e.Conflict = &d.Of, d.Conflict
+	}
+	return out
+}
+
+// validate holds the events against the channel's spec.
+func validate(ch fsm.ChannelInfo, events []event.Event) *problem {
+	for i := range events {
+		e := &events[i]
+		if ch.Spec.Semantics == spec.ExactlyOnce && e.ServerID {
+			return badEvent(i, "id", "an exactly-once channel takes only events with a producer's id")
+		}
+		if len(ch.Spec.Types) > 0 && !contains(ch.Spec.Types, e.Type) {
+			return badEvent(i, "type", fmt.Sprintf("type %.128q is not among the channel's types", e.Type))
+		}
+	}
+	return nil
+}
+
+func contains(list []string, s string) bool {
+	for _, x := range list {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
+
+func badEvent(ordinal int, field, reason string) *problem {
+	p := newProblem(http.StatusBadRequest, kindBadEvent, "bad event", fmt.Sprintf("event %d: %s: %s", ordinal, field, reason)).notCommitted()
+	p.Ordinal, p.Field = &ordinal, field
+	return p
+}
+
+// offsetOf reads ?source=S&partition=P&offset=POSITION:RECORD[:closed]. All of source and offset, or neither.
+func offsetOf(r *http.Request) (*event.Offset, error) {
+	q := r.URL.Query()
+	if !q.Has("offset") {
+		if q.Has("source") || q.Has("partition") {
+			return nil, errors.New("source and partition go with offset=POSITION:RECORD[:closed]")
+		}
+		return nil, nil
+	}
+	source, partition := q.Get("source"), q.Get("partition")
+	if source == "" || len(source) > maxSourceBytes || len(partition) > maxSourceBytes {
+		return nil, fmt.Errorf("offset needs source (1 to %d bytes) and partition (0 to %d bytes)", maxSourceBytes, maxSourceBytes)
+	}
+	o, err := event.ParseSourceOffset(q.Get("offset"))
+	if err != nil {
+		return nil, err
+	}
+	return &event.Offset{Source: source, Partition: partition, SourceOffset: o}, nil
+}
+
+// maxSourceBytes bounds the name of a source and of a partition.
+const maxSourceBytes = 256

@@ -1,0 +1,171 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"penstock/event"
+	"penstock/node/logread"
+)
+
+const (
+	defaultTailEvents = 1000
+	maxTailEvents     = 10_000
+	// maxTailBytes bounds one answer; an event that would pass it starts the next one.
+	maxTailBytes = 8 << 20
+	maxTailWait  = 60 * time.Second
+	// maxTailEntries bounds the log entries that one request looks at, so that a channel with few events costs no more
+	// than one with many: the answer then is short or empty, and Penstock-Next says where to go on.
+	maxTailEntries = 50_000
+)
+
+// tail gives committed events of a channel in order. Any node answers, from its own log, up to what it has applied.
+func (a *API) tail(w http.ResponseWriter, r *http.Request) {
+	q, prob := tailQueryOf(r)
+	if prob != nil {
+		prob.write(w)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), a.cfg.Timeout+q.wait)
+	defer cancel()
+	ch, prob := a.channel(ctx, r.PathValue("channel"))
+	if prob != nil {
+		prob.write(w)
+		return
+	}
+	first, err := a.deps.Reader.First()
+	if err != nil {
+		newProblem(http.StatusInternalServerError, kindInternal, "log not readable", err.Error()).write(w)
+		return
+	}
+	if !q.given {
+		q.from = event.Position{Index: first}
+	}
+	body, next, err := a.page(ctx, ch.Index, q)
+	if err != nil {
+		readProblem(err).write(w)
+		return
+	}
+	applied, _ := a.deps.Machine.Applied()
+	h := w.Header()
+	h.Set("Content-Type", "application/x-ndjson")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Penstock-Next", next.String())
+	h.Set("Penstock-First", strconv.FormatUint(first, 10))
+	h.Set("Penstock-Applied", strconv.FormatUint(applied, 10))
+	_, _ = w.Write(body)
+}
+
+type tailQuery struct {
+	from  event.Position
+	given bool
+	limit int
+	wait  time.Duration
+}
+
+func tailQueryOf(r *http.Request) (tailQuery, *problem) {
+	bad := func(err error) (tailQuery, *problem) {
+		return tailQuery{}, newProblem(http.StatusBadRequest, kindBadRequest, "bad request", err.Error())
+	}
+	q, v := tailQuery{limit: defaultTailEvents}, r.URL.Query()
+	if s := v.Get("from"); s != "" {
+		p, err := event.ParsePosition(s)
+		if err != nil {
+			return bad(fmt.Errorf("from: %w", err))
+		}
+		q.from, q.given = p, p.Index > 0
+	}
+	if s := v.Get("limit"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 || n > maxTailEvents {
+			return bad(fmt.Errorf("limit %q: want a number from 1 to %d", s, maxTailEvents))
+		}
+		q.limit = n
+	}
+	if s := v.Get("wait"); s != "" {
+		d, err := time.ParseDuration(s)
+		if err != nil || d < 0 {
+			return bad(fmt.Errorf("wait %q: want a duration with a unit, as 10s", s))
+		}
+		q.wait = min(d, maxTailWait)
+	}
+	return q, nil
+}
+
+// page collects one answer. With nothing there yet it waits for q.wait.
+func (a *API) page(ctx context.Context, channelIndex uint64, q tailQuery) ([]byte, event.Position, error) {
+	deadline := time.NewTimer(q.wait)
+	defer deadline.Stop()
+	next := q.from
+	for {
+		changed := a.deps.Machine.Changed()
+		body, at, err := a.collect(ctx, channelIndex, next, q.limit)
+		if err != nil || len(body) > 0 || q.wait == 0 {
+			return body, at, err
+		}
+		next = at
+		if applied, _ := a.deps.Machine.Applied(); next.Index <= applied {
+			continue // stopped at maxTailEntries, not at the end
+		}
+		select {
+		case <-changed:
+		case <-deadline.C:
+			return nil, next, nil
+		case <-ctx.Done():
+			return nil, next, nil
+		}
+		if a.drain.draining() {
+			return nil, next, nil
+		}
+	}
+}
+
+func (a *API) collect(ctx context.Context, channelIndex uint64, from event.Position, limit int) ([]byte, event.Position, error) {
+	applied, _ := a.deps.Machine.Applied()
+	to := min(applied, from.Index+maxTailEntries)
+	var body []byte
+	var failed error
+	full := event.Position{}
+	next, err := a.deps.Reader.Scan(ctx, channelIndex, from, to, func(it logread.Item) bool {
+		e, err := it.Batch.Event(it.I)
+		if err != nil {
+			failed = err
+			return false
+		}
+		if len(body) > 0 && len(body)+len(e.Data) > maxTailBytes {
+			full = it.Position()
+			return false
+		}
+		p := it.Position()
+		body = e.AppendStructured(body,
+			event.Extension{Name: "penstockindex", Value: strconv.FormatUint(p.Index, 10), Kind: event.ExtensionInteger},
+			event.Extension{Name: "penstockordinal", Value: strconv.FormatUint(uint64(p.Ordinal), 10), Kind: event.ExtensionInteger})
+		body = append(body, '\n')
+		limit--
+		return limit > 0
+	})
+	if failed != nil {
+		return nil, next, failed
+	}
+	if !full.IsZero() {
+		next = full
+	}
+	if from.Index > to && err == nil {
+		next = from
+	}
+	return body, next, err
+}
+
+func readProblem(err error) *problem {
+	var gone *logread.GoneError
+	if errors.As(err, &gone) {
+		p := newProblem(http.StatusGone, kindGone, "gone", err.Error())
+		p.First = gone.First
+		return p
+	}
+	return newProblem(http.StatusInternalServerError, kindInternal, "log not readable", err.Error())
+}

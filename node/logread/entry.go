@@ -1,0 +1,78 @@
+package logread
+
+import (
+	"fmt"
+	"sync"
+
+	"penstock/event"
+	"penstock/fsm"
+)
+
+// entryOverhead is what a cached entry costs beside its bytes.
+const entryOverhead = 256
+
+// Entry is one decoded log entry. It is shared and must not be changed.
+type Entry struct {
+	Index uint64
+	// Stamp is the entry's time in Unix nanoseconds; 0 for an entry that carries no commands.
+	Stamp int64
+	// Commands are the raw commands, Batches those of them that carry events, in order.
+	Commands [][]byte
+	Batches  []*Batch
+
+	size int64
+}
+
+// Batch is one batch of an entry, with what the state machine decided about it.
+type Batch struct {
+	Index        uint64
+	Stamp        int64
+	FirstOrdinal uint32
+	// Refused: the whole batch was refused at apply and none of its events exists.
+	Refused bool
+	*event.Batch
+
+	rejects *fsm.EntryRejects
+	decode  sync.Once
+	events  []event.Event
+	err     error
+}
+
+// Accepted tells whether the i-th event of the batch exists, that is, was not rejected at apply.
+func (b *Batch) Accepted(i int) bool {
+	if b.Refused {
+		return false
+	}
+	return b.rejects == nil || !b.rejects.Event(b.FirstOrdinal+uint32(i))
+}
+
+// AcceptedCount is the number of events of the batch that exist.
+func (b *Batch) AcceptedCount() int {
+	if b.Refused {
+		return 0
+	}
+	if b.rejects == nil {
+		return b.Len()
+	}
+	n := 0
+	for i := range b.Len() {
+		if b.Accepted(i) {
+			n++
+		}
+	}
+	return n
+}
+
+// Position is the position of the i-th event.
+func (b *Batch) Position(i int) event.Position {
+	return event.Position{Index: b.Index, Ordinal: b.FirstOrdinal + uint32(i)}
+}
+
+// Event is the i-th event. The first call decompresses the batch; the result is shared and must not be changed.
+func (b *Batch) Event(i int) (event.Event, error) {
+	b.decode.Do(func() { b.events, b.err = b.Events() })
+	if b.err != nil {
+		return event.Event{}, fmt.Errorf("batch at %s: %w", b.Position(0), b.err)
+	}
+	return b.events[i], nil
+}

@@ -1,0 +1,46 @@
+package logread
+
+import (
+	"context"
+
+	"penstock/event"
+)
+
+// Item is one accepted event of a scan.
+type Item struct {
+	Batch *Batch
+	// I is the event's place in Batch.
+	I int
+}
+
+// Position is where the event was first committed.
+func (it Item) Position() event.Position { return it.Batch.Position(it.I) }
+
+// Scan calls fn for each accepted event of the channel (by creation index) from a position up to and including the entry
+// at to, in order, until fn returns false. It returns the position to go on from. A position that is gone gives GoneError.
+func (r *Reader) Scan(ctx context.Context, channelIndex uint64, from event.Position, to uint64, fn func(Item) bool) (event.Position, error) {
+	for index := from.Index; index <= to; index++ {
+		if err := ctx.Err(); err != nil {
+			return event.Position{Index: index}, err
+		}
+		e, err := r.Entry(index)
+		if err != nil {
+			return event.Position{Index: index}, err
+		}
+		for _, b := range e.Batches {
+			if b.Header().ChannelIndex != channelIndex {
+				continue
+			}
+			for i := range b.Len() {
+				p := b.Position(i)
+				if p.Compare(from) < 0 || !b.Accepted(i) {
+					continue
+				}
+				if !fn(Item{Batch: b, I: i}) {
+					return event.Position{Index: index, Ordinal: p.Ordinal + 1}, nil
+				}
+			}
+		}
+	}
+	return event.Position{Index: to + 1}, nil
+}

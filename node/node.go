@@ -1,0 +1,269 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"penstock/cluster"
+	"penstock/dlq"
+	"penstock/emit"
+	"penstock/event"
+	"penstock/fsm"
+	"penstock/fsm/checkpoint"
+	"penstock/fsm/command"
+	"penstock/node/api"
+	"penstock/node/config"
+	"penstock/node/logread"
+	"penstock/node/owner"
+	"penstock/wal"
+)
+
+const (
+	checkpointInterval = 30 * time.Second
+	// entryCacheBytes bounds the decoded entries that tail and the emitters share.
+	entryCacheBytes = 64 << 20
+)
+
+// Node is one running node. Its parts are opened in the order of the fields and closed in the reverse.
+type Node struct {
+	cfg  config.Config
+	opts Options
+	log  *slog.Logger
+
+	cleanStart bool
+	registry   *prometheus.Registry
+	lock       *cluster.DirLock
+	wal        *wal.Log
+	store      *checkpoint.Store
+	machine    *fsm.Machine
+	cluster    *cluster.Cluster
+	volume     *dlq.Volume
+	reader     *logread.Reader
+	runners    *owner.Runners
+	api        *api.API
+}
+
+// open opens every part. What was opened before a part failed is closed again.
+func open(cfg config.Config, opts Options) (n *Node, err error) {
+	n = &Node{cfg: cfg, opts: opts, log: opts.Logger, registry: newRegistry()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.close())
+		}
+	}()
+	if n.lock, err = cluster.LockDir(cfg.Node.DataDir); err != nil {
+		return n, startError("data directory", err)
+	}
+	if n.cleanStart, err = takeCleanStop(cfg.Node.DataDir); err != nil {
+		return n, exitWith(ExitDiskFault, "start", err)
+	}
+	for _, part := range []struct {
+		name string
+		open func() error
+	}{
+		{"log", n.openLog}, {"state", n.openState}, {"dead letters", n.openDeadLetters}, {"cluster", n.openCluster},
+	} {
+		if err = part.open(); err != nil {
+			return n, startError(part.name, err)
+		}
+	}
+	n.reader = logread.New(n.wal, n.machine, entryCacheBytes)
+	n.openRunners()
+	n.openAPI()
+	return n, nil
+}
+
+// startError keeps the exit code that a part's error asks for.
+func startError(part string, err error) error {
+	err = fmt.Errorf("open %s: %w", part, err)
+	var coded *cluster.ExitError
+	switch {
+	case errors.As(err, &coded):
+		return &ExitError{Code: coded.Code, Err: err}
+	case errors.Is(err, wal.ErrTooNew):
+		return &ExitError{Code: ExitTooNew, Err: err}
+	}
+	return err
+}
+
+func (n *Node) fatalDisk(err error) { n.opts.Fatal(ExitDiskFault, err) }
+
+func (n *Node) openLog() (err error) {
+	n.wal, err = wal.Open(filepath.Join(n.cfg.Node.DataDir, "wal"), wal.Config{
+		SegmentBytes: int64(n.cfg.WAL.SegmentBytes), Logger: n.log, Registerer: n.registry, Fatal: n.fatalDisk,
+	})
+	if err != nil {
+		return err
+	}
+	r := n.wal.Recovery()
+	n.log.Info("log opened", "first", r.First, "last", r.Last, "torn_bytes", r.TornBytes)
+	return nil
+}
+
+func (n *Node) openState() (err error) {
+	if n.store, err = checkpoint.Open(filepath.Join(n.cfg.Node.DataDir, "fsm.db"), checkpoint.Config{Fatal: n.fatalDisk}); err != nil {
+		return err
+	}
+	n.machine, err = fsm.Open(n.store, fsm.Config{})
+	return err
+}
+
+func (n *Node) openDeadLetters() (err error) {
+	n.volume, err = dlq.Open(n.cfg.DeadLetterDirectory(), dlq.Config{NodeID: n.cfg.Node.ID, Logger: n.log, Registerer: n.registry})
+	return err
+}
+
+func (n *Node) openCluster() (err error) {
+	c := n.cfg
+	n.cluster, err = cluster.Open(cluster.Config{
+		NodeID: c.Node.ID, Name: c.Cluster.Name, DataDir: c.Node.DataDir,
+		RaftAddr: c.Node.Raft, RaftAdvertise: c.RaftAdvertise(),
+		GossipAddr: c.Node.Gossip, GossipAdvertise: c.GossipAdvertise(), HTTPAdvertise: c.HTTPAdvertise(),
+		Seeds: c.Cluster.Seeds, Single: c.Single(),
+		Timers: cluster.Timers{
+			Heartbeat: time.Duration(c.Cluster.Heartbeat), Election: time.Duration(c.Cluster.Election), Lease: time.Duration(c.Cluster.Lease),
+		},
+		SnapshotBytes: int64(c.Cluster.SnapshotBytes),
+		AppendEntry:   command.AppendEntry, InitCommand: initCommand, ReportExtra: n.report,
+		Lock: n.lock, Logger: n.log, Registerer: n.registry, Fatal: n.opts.Fatal,
+	}, n.wal, stateMachine{n.machine})
+	return err
+}
+
+// initCommand is the first command of a new cluster: its id, and a random key for the hashes of producer ids.
+func initCommand(clusterID [16]byte, name string) []byte {
+	cmd := command.ClusterInit{ClusterID: clusterID, Name: name}
+	rand.Read(cmd.Key[:])
+	return command.Encode(cmd)
+}
+
+// report is what this node tells the others of itself beside the indexes: the newest comparable state hash.
+func (n *Node) report() json.RawMessage {
+	hashes := n.machine.Hashes()
+	if len(hashes) == 0 {
+		return nil
+	}
+	b, err := json.Marshal(hashes[len(hashes)-1])
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+func (n *Node) openRunners() {
+	n.runners = owner.New(owner.Deps{
+		NodeID: n.cfg.Node.ID, Machine: n.machine, Reader: n.reader, Cluster: n.cluster,
+		Lease: leaseOf(n.cluster), Dead: n.volume,
+		Sinks:   emit.SinkDeps{DataDir: n.cfg.Node.DataDir, NodeID: n.cfg.Node.ID, Stdout: n.opts.Stdout},
+		Metrics: emit.NewMetrics(n.registry), Logger: n.log,
+	})
+}
+
+func (n *Node) openAPI() {
+	l := n.cfg.Limits
+	n.api = api.New(api.Config{
+		NodeID:  n.cfg.Node.ID,
+		Limits:  event.Limits{EventBytes: int(l.EventBytes), BodyBytes: int(l.BodyBytes), Events: l.Events, Depth: l.Depth},
+		Timeout: time.Duration(l.Request), InFlight: 4096, InFlightBytes: int64(l.InFlightBytes),
+	}, api.Deps{
+		Cluster: n.cluster, Machine: n.machine, Reader: n.reader, Log: n.wal, Ready: n.ready,
+		Gatherer: n.registry, Metrics: n.registry, Logger: n.log,
+	})
+}
+
+// ready is nil while this node has caught up and can answer: it is in contact with a leader that has a quorum (the lease
+// says so), and has applied what the log holds up to the leader's commit.
+func (n *Node) ready() error {
+	s := n.cluster.Status()
+	switch {
+	case s.Waiting != "":
+		return fmt.Errorf("waiting for %s", s.Waiting)
+	case s.Leader == "":
+		return errors.New("no leader is known")
+	case !n.cluster.Lease().Valid():
+		return errors.New("no contact with a leader that has a quorum")
+	case !s.Ready:
+		return errors.New("catching up")
+	}
+	if _, ok := n.machine.HashKey(); !ok {
+		return errors.New("the cluster is being initialized")
+	}
+	return nil
+}
+
+// startLoops starts what runs in the background; the channel is closed when all of it has ended.
+func (n *Node) startLoops(ctx context.Context) <-chan struct{} {
+	var wg sync.WaitGroup
+	placer := &owner.Placer{Machine: n.machine, Cluster: n.cluster, Members: members(n.cluster), Logger: n.log}
+	ticker := &owner.Ticker{Machine: n.machine, Cluster: n.cluster, IsLeader: n.cluster.IsLeader, Logger: n.log}
+	wg.Go(func() { n.runners.Run(ctx) })
+	wg.Go(func() { placer.Run(ctx) })
+	wg.Go(func() { ticker.Run(ctx) })
+	wg.Go(func() { n.checkpoints(ctx) })
+	done := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	return done
+}
+
+// checkpoints bounds what a restart replays.
+func (n *Node) checkpoints(ctx context.Context) {
+	tick := time.NewTicker(checkpointInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if err := n.machine.Checkpoint(); err != nil {
+				n.fatalDisk(fmt.Errorf("checkpoint: %w", err))
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// close closes what is open, last opened first, with a checkpoint once nothing is applied any more.
+func (n *Node) close() error {
+	var errs []error
+	if n.cluster != nil {
+		errs = append(errs, n.cluster.Close())
+	}
+	if n.machine != nil {
+		errs = append(errs, n.machine.Checkpoint())
+	}
+	for _, c := range []io.Closer{closer(n.volume), closer(n.store), closer(n.wal)} {
+		if c != nil {
+			errs = append(errs, c.Close())
+		}
+	}
+	if n.lock != nil {
+		errs = append(errs, n.lock.Unlock())
+	}
+	return errors.Join(errs...)
+}
+
+// closer turns a nil pointer into a nil interface.
+func closer[T any, P interface {
+	*T
+	io.Closer
+}](p P) io.Closer {
+	if p == nil {
+		return nil
+	}
+	return p
+}
+
+// closeUndrained closes after a failure to serve: no marker is left.
+func (n *Node) closeUndrained() error { return n.close() }

@@ -1,0 +1,84 @@
+package owner
+
+import (
+	"context"
+	"fmt"
+
+	"penstock/dlq"
+	"penstock/emit"
+	"penstock/fsm"
+	"penstock/fsm/command"
+)
+
+// DeadLetterVolume is what this package needs of the node's dead-letter volume.
+type DeadLetterVolume interface {
+	// Append returns once the records are fsynced, file and directory (I8).
+	Append(ctx context.Context, records []dlq.Record) error
+}
+
+// proposer commits an emitter's outcomes. One call is one command.
+type proposer struct {
+	deps Deps
+	info fsm.EmitterInfo
+}
+
+// Propose returns nil once the outcomes are committed, and emit.ErrStaleEpoch when another owner has taken over.
+func (p *proposer) Propose(ctx context.Context, outcomes []emit.Outcome) error {
+	cmd := command.Outcomes{
+		ChannelIndex: p.info.ChannelIndex, EmitterIndex: p.info.EmitterIndex, Epoch: p.info.Epoch, Node: p.deps.NodeID,
+		Outcomes: make([]command.Outcome, len(outcomes)),
+	}
+	for i, o := range outcomes {
+		cmd.Outcomes[i] = command.Outcome{
+			First: o.First, Last: o.Last, Kind: command.OutcomeKind(o.Kind), Attempts: o.Attempts, At: o.At.UnixNano(),
+			Class: command.Class(o.Class), Status: uint16(o.Status), Reason: o.Reason, Positions: o.Positions,
+		}
+	}
+	answer, err := p.deps.Cluster.Propose(ctx, command.Encode(cmd))
+	if err != nil {
+		return err
+	}
+	result, err := command.DecodeOutcomesResult(answer)
+	if err != nil {
+		return fmt.Errorf("outcomes: %w", err)
+	}
+	switch result.Status {
+	case command.OK:
+		return nil
+	case command.StaleEpoch, command.NoSuchEmitter:
+		return emit.ErrStaleEpoch
+	default:
+		return fmt.Errorf("outcomes refused: %v", result.Status)
+	}
+}
+
+// deadLetters writes an emitter's dead letters to this node's volume.
+type deadLetters struct{ deps Deps }
+
+// Write returns once the records are fsynced.
+func (d *deadLetters) Write(ctx context.Context, letters []emit.DeadLetter) error {
+	records := make([]dlq.Record, len(letters))
+	for i := range letters {
+		records[i] = record(&letters[i])
+	}
+	return d.deps.Dead.Append(ctx, records)
+}
+
+// record is the delivery as the volume keeps it, under the id the state machine gives it.
+func record(l *emit.DeadLetter) dlq.Record {
+	r := dlq.Record{
+		ID: fsm.DeadLetterID(l.ChannelIndex, l.EmitterIndex, l.Position), State: dlq.Dead, At: l.At,
+		Channel: l.Channel, Emitter: l.Emitter, ChannelIndex: l.ChannelIndex, EmitterIndex: l.EmitterIndex,
+		Seq: l.Seq, Position: l.Position, CompactionID: l.CompactionID, Owner: l.Node, Epoch: l.Epoch,
+		Class: l.Class.String(), Status: l.Status, Cause: l.Cause, Reason: l.Reason,
+		Limits:       dlq.Limits{TTL: l.Limits.TTL, MaxAttempts: l.Limits.MaxAttempts, MaxRetries: l.Limits.MaxRetries},
+		AttemptCount: l.Attempts, FirstFailedAt: l.FirstFailed, LastFailedAt: l.LastFailed, Event: l.Event,
+	}
+	if l.Poison {
+		r.State = dlq.Poison
+	}
+	for _, a := range l.History {
+		r.Attempts = append(r.Attempts, dlq.Attempt{At: a.At, Class: a.Class.String(), Status: a.Status, Error: a.Reason, Response: a.Body})
+	}
+	return r
+}

@@ -1,0 +1,208 @@
+// Package owner runs the emitters this node owns and, while it leads, decides who owns which.
+//
+// It owns the adapters between emit (which knows deliveries), fsm (which knows what is pending and whose it is), the log
+// (which holds the events), cluster (which commits outcomes and grants the lease) and dlq (which holds this node's dead
+// letters). It promises that an emitter runs here only while the replicated state names this node as its owner in the
+// epoch the runner was started with; the lease is emit's to check. It decides nothing about retries or classes.
+package owner
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"penstock/emit"
+	"penstock/fsm"
+	"penstock/node/logread"
+)
+
+// restartPause is the wait before an emitter that could not run is tried again.
+const restartPause = time.Second
+
+// Cluster is what this package needs of the cluster.
+type Cluster interface {
+	Propose(ctx context.Context, command []byte) ([]byte, error)
+	Now() time.Time
+}
+
+// Deps are the parts an owner works with. All are required.
+type Deps struct {
+	NodeID  string
+	Machine *fsm.Machine
+	Reader  *logread.Reader
+	Cluster Cluster
+	Lease   emit.Lease
+	Dead    DeadLetterVolume
+	Sinks   emit.SinkDeps
+	Metrics *emit.Metrics
+	Logger  *slog.Logger
+}
+
+// Runners runs one emit.Run for each emitter this node owns.
+type Runners struct {
+	deps    Deps
+	running map[key]*runner // owned by the goroutine of Run
+
+	notDrained atomic.Bool
+}
+
+// key names one term of ownership: a change of any part of it means a new runner.
+type key struct {
+	channelIndex, emitterIndex, epoch, version uint64
+}
+
+type runner struct {
+	info   fsm.EmitterInfo
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// New makes Runners; Run starts them.
+func New(deps Deps) *Runners {
+	return &Runners{deps: deps, running: make(map[key]*runner)}
+}
+
+// Run keeps the set of runners equal to what the replicated state says until ctx ends, then stops them all and waits:
+// each flushes the outcomes it already knows, within the bound that flush gives.
+func (r *Runners) Run(ctx context.Context) {
+	defer r.stopAll()
+	for {
+		changed := r.deps.Machine.Changed()
+		r.reconcile(ctx)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+		// Many entries are applied a second and few of them move an owner: look at most every 20 ms.
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (r *Runners) reconcile(ctx context.Context) {
+	want := r.wanted()
+	for k, run := range r.running {
+		if _, ok := want[k]; ok {
+			continue
+		}
+		r.deps.Logger.Info("emitter stops here", "channel", run.info.Channel, "emitter", run.info.Emitter, "epoch", run.info.Epoch)
+		run.stop()
+		delete(r.running, k)
+		if _, ok := r.deps.Machine.Emitter(k.channelIndex, k.emitterIndex); !ok {
+			r.deps.Metrics.Forget(run.info.Channel, run.info.Emitter)
+		}
+	}
+	for k, info := range want {
+		if _, ok := r.running[k]; !ok {
+			r.running[k] = r.start(ctx, info)
+		}
+	}
+}
+
+func (r *Runners) wanted() map[key]fsm.EmitterInfo {
+	want := make(map[key]fsm.EmitterInfo)
+	for _, info := range r.deps.Machine.Emitters() {
+		if info.Owner != r.deps.NodeID || info.Paused {
+			continue
+		}
+		want[key{info.ChannelIndex, info.EmitterIndex, info.Epoch, info.ChannelVersion}] = info
+	}
+	return want
+}
+
+func (r *Runners) start(ctx context.Context, info fsm.EmitterInfo) *runner {
+	ctx, cancel := context.WithCancel(ctx)
+	run := &runner{info: info, cancel: cancel, done: make(chan struct{})}
+	r.deps.Logger.Info("emitter starts here", "channel", info.Channel, "emitter", info.Emitter, "epoch", info.Epoch)
+	go func() {
+		defer close(run.done)
+		r.keepRunning(ctx, info)
+	}()
+	return run
+}
+
+// keepRunning runs the emitter until ctx ends. A run that ends by itself (lease lapsed, sink not to be opened, log not
+// readable) is started anew: while the state names this node the emitter is its duty.
+func (r *Runners) keepRunning(ctx context.Context, info fsm.EmitterInfo) {
+	for ctx.Err() == nil {
+		err := r.runOnce(ctx, info)
+		if ctx.Err() != nil {
+			if errors.Is(err, emit.ErrNotDrained) {
+				r.notDrained.Store(true)
+				r.deps.Logger.Warn("emitter not drained", "channel", info.Channel, "emitter", info.Emitter, "error", err)
+			}
+			return
+		}
+		r.deps.Logger.Warn("emitter interrupted", "channel", info.Channel, "emitter", info.Emitter, "epoch", info.Epoch, "error", err)
+		select {
+		case <-time.After(restartPause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (r *Runners) runOnce(ctx context.Context, info fsm.EmitterInfo) error {
+	sink, err := emit.NewSink(info.Spec, r.deps.Sinks)
+	if err != nil {
+		return err
+	}
+	defer sink.Close()
+	return emit.Run(ctx, runConfig(info, r.deps), emit.Deps{
+		Source: &source{
+			machine: r.deps.Machine, reader: r.deps.Reader, channelIndex: info.ChannelIndex, emitterIndex: info.EmitterIndex,
+		},
+		Proposer:    &proposer{deps: r.deps, info: info},
+		DeadLetters: &deadLetters{deps: r.deps},
+		Lease:       r.deps.Lease,
+		Sink:        sink,
+		Metrics:     r.deps.Metrics,
+		Logger:      r.deps.Logger,
+	})
+}
+
+func runConfig(info fsm.EmitterInfo, deps Deps) emit.Config {
+	return emit.Config{
+		Channel: info.Channel, ChannelIndex: info.ChannelIndex, EmitterIndex: info.EmitterIndex, Epoch: info.Epoch,
+		Emitter: info.Spec, Semantics: info.Semantics, Order: info.Order, OnKeyFailure: info.OnKeyFailure,
+		Node: deps.NodeID, Now: deps.Cluster.Now,
+		Pending: func() uint64 { return pending(deps.Machine, info) },
+	}
+}
+
+// pending is how many deliveries of the emitter are not resolved.
+func pending(m *fsm.Machine, info fsm.EmitterInfo) uint64 {
+	now, ok := m.Emitter(info.ChannelIndex, info.EmitterIndex)
+	if !ok {
+		return 0
+	}
+	return now.Pending
+}
+
+func (r *runner) stop() {
+	r.cancel()
+	<-r.done
+}
+
+// Flushed is nil when, after Run has returned, no emitter knows an outcome that it could not commit.
+func (r *Runners) Flushed() error {
+	if r.notDrained.Load() {
+		return emit.ErrNotDrained
+	}
+	return nil
+}
+
+// stopAll stops every runner at once, so that the slowest flush bounds the whole and not their sum.
+func (r *Runners) stopAll() {
+	var wg sync.WaitGroup
+	for _, run := range r.running {
+		wg.Go(run.stop)
+	}
+	wg.Wait()
+}

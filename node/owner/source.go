@@ -1,0 +1,181 @@
+package owner
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"penstock/emit"
+	"penstock/event"
+	"penstock/fsm"
+	"penstock/node/logread"
+)
+
+// runsAhead is how many closed compactions are asked of the state machine at a time.
+const runsAhead = 256
+
+// source gives one emitter its pending compactions, in order: which ones the state machine says, their events the log.
+// It is safe for concurrent use: one goroutine walks forward, others read a compaction again for a retry.
+type source struct {
+	machine      *fsm.Machine
+	reader       *logread.Reader
+	channelIndex uint64
+	emitterIndex uint64
+
+	mu struct {
+		sync.Mutex
+		// runs are the next closed compactions behind the sequence number from, as the state machine gave them.
+		runs []fsm.Run
+		from uint64
+		// at is where the last run read began, so that the walk forward reads each entry once and not once per run.
+		at cursor
+	}
+}
+
+// cursor is a place in the log: entry Index begins with the channel's sequence number Seq.
+type cursor struct{ Index, Seq uint64 }
+
+// Next returns the next compaction with an unresolved delivery behind the sequence number after. It waits for one.
+func (s *source) Next(ctx context.Context, after uint64) (emit.Compaction, error) {
+	for {
+		changed := s.machine.Changed()
+		run, ok := s.nextRun(after)
+		if !ok {
+			select {
+			case <-changed:
+				continue
+			case <-ctx.Done():
+				return emit.Compaction{}, ctx.Err()
+			}
+		}
+		c, err := s.materialize(ctx, run)
+		if err != nil {
+			return emit.Compaction{}, fmt.Errorf("compaction %d to %d: %w", run.First, run.Last, err)
+		}
+		if len(c.Deliveries) > 0 {
+			return c, nil
+		}
+		after = run.First // resolved meanwhile
+	}
+}
+
+func (s *source) nextRun(after uint64) (fsm.Run, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if after < s.mu.from {
+		// A retry looks back; the walk forward keeps what it has.
+		runs := s.machine.Runs(s.channelIndex, s.emitterIndex, after+1, 1)
+		if len(runs) == 0 {
+			return fsm.Run{}, false
+		}
+		return runs[0], true
+	}
+	for len(s.mu.runs) > 0 && s.mu.runs[0].First <= after {
+		s.mu.runs = s.mu.runs[1:]
+	}
+	if len(s.mu.runs) == 0 {
+		s.mu.runs = s.machine.Runs(s.channelIndex, s.emitterIndex, after+1, runsAhead)
+	}
+	s.mu.from = after
+	if len(s.mu.runs) == 0 {
+		return fsm.Run{}, false
+	}
+	return s.mu.runs[0], true
+}
+
+// materialize reads the run's events. The compaction's id comes from its first and last position, whatever is resolved of
+// it (I6).
+func (s *source) materialize(ctx context.Context, run fsm.Run) (emit.Compaction, error) {
+	at, err := s.seek(run.First)
+	if err != nil {
+		return emit.Compaction{}, err
+	}
+	c := emit.Compaction{First: run.First, Last: run.Last}
+	var first, last event.Position
+	applied, _ := s.machine.Applied()
+	begin, failed := at, error(nil)
+	err = s.reader.Walk(ctx, s.channelIndex, at.Index, at.Seq, applied, func(n logread.Numbered) bool {
+		if p := n.Position(); p.Index != begin.Index && n.Seq <= run.First {
+			begin = cursor{Index: p.Index, Seq: n.Seq}
+		}
+		if n.Seq < run.First {
+			return true
+		}
+		if n.Seq == run.First {
+			first = n.Position()
+		}
+		last = n.Position()
+		if !s.machine.Resolved(s.channelIndex, s.emitterIndex, n.Seq) {
+			d, err := delivery(n)
+			if err != nil {
+				failed = err
+				return false
+			}
+			c.Deliveries = append(c.Deliveries, d)
+		}
+		return n.Seq < run.Last
+	})
+	if err == nil {
+		err = failed
+	}
+	if err != nil {
+		return c, err
+	}
+	s.remember(begin)
+	c.ID = s.machine.CompactionID(s.channelIndex, s.emitterIndex, first, last)
+	c.Prior = s.prior(run.First)
+	return c, nil
+}
+
+// seek gives a place at or before the entry that holds seq: the one remembered when it is the nearer, else the sparse point.
+func (s *source) seek(seq uint64) (cursor, error) {
+	s.mu.Lock()
+	at := s.mu.at
+	s.mu.Unlock()
+	p, ok := s.machine.Point(s.channelIndex, seq)
+	if !ok {
+		return cursor{}, fmt.Errorf("no point of the log at or before sequence number %d", seq)
+	}
+	if at.Index == 0 || at.Seq > seq || p.Seq > at.Seq {
+		return cursor{Index: p.Index, Seq: p.Seq}, nil
+	}
+	return at, nil
+}
+
+func (s *source) remember(at cursor) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at.Seq > s.mu.at.Seq {
+		s.mu.at = at
+	}
+}
+
+func delivery(n logread.Numbered) (emit.Delivery, error) {
+	ev, err := n.Batch.Event(n.I)
+	if err != nil {
+		return emit.Delivery{}, err
+	}
+	env := n.Batch.Envelope(n.I)
+	return emit.Delivery{
+		Seq: n.Seq, Position: n.Position(), Event: ev, OrderKey: env.OrderKey, Poison: env.Flags&event.FlagPoison != 0,
+	}, nil
+}
+
+func (s *source) prior(first uint64) emit.Prior {
+	r, ok := s.machine.Retry(s.channelIndex, s.emitterIndex, first)
+	if !ok {
+		return emit.Prior{}
+	}
+	return emit.Prior{
+		Attempts: r.Attempts, FirstFailed: stampTime(r.FirstFailed), LastFailed: stampTime(r.LastFailed),
+		Class: emit.Class(r.Class), Status: int(r.Status), Attempted: r.Attempted,
+	}
+}
+
+func stampTime(ns int64) time.Time {
+	if ns == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, ns).UTC()
+}

@@ -1,0 +1,119 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"penstock/node/config"
+)
+
+// Options are what a process gives a node beside its configuration.
+type Options struct {
+	Logger *slog.Logger
+	// Stdout is where stdout emitters write.
+	Stdout io.Writer
+	// Ready is called once, when the node is ready for the first time.
+	Ready func(Info)
+	// Hurry, when closed, cuts short what a drain waits for: uploads under way and unanswered requests.
+	Hurry <-chan struct{}
+	// Fatal ends the process on a fault after which nothing may be answered (I11). nil: os.Exit.
+	Fatal func(code int, err error)
+}
+
+// Info says where a ready node answers.
+type Info struct {
+	NodeID string
+	HTTP   string
+}
+
+// Run runs one node until ctx ends, then drains it. nil means a clean stop; ExitCode gives the code of anything else.
+func Run(ctx context.Context, cfg config.Config, opts Options) error {
+	opts = opts.withDefaults(cfg)
+	n, err := open(cfg, opts)
+	if err != nil {
+		return err
+	}
+	return n.run(ctx)
+}
+
+func (o Options) withDefaults(cfg config.Config) Options {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	o.Logger = o.Logger.With("node", cfg.Node.ID)
+	if o.Stdout == nil {
+		o.Stdout = os.Stdout
+	}
+	if o.Ready == nil {
+		o.Ready = func(Info) {}
+	}
+	if o.Fatal == nil {
+		logger := o.Logger
+		o.Fatal = func(code int, err error) {
+			logger.Error("the process ends: nothing may be answered after this", "error", err, "exit_code", code)
+			os.Exit(code)
+		}
+	}
+	return o
+}
+
+// run serves until ctx ends or the listener fails.
+func (n *Node) run(ctx context.Context) error {
+	listener, err := net.Listen("tcp", n.cfg.Node.HTTP)
+	if err != nil {
+		return errors.Join(fmt.Errorf("node.http: %w", err), n.closeUndrained())
+	}
+	server := n.server()
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	background, stop := context.WithCancel(context.Background())
+	defer stop()
+	done := n.startLoops(background)
+	go n.announce(background, listener.Addr().String())
+	n.log.Info("node started", "http", listener.Addr().String(), "unclean", !n.cleanStart)
+
+	select {
+	case <-ctx.Done():
+	case err := <-served:
+		stop()
+		<-done
+		return errors.Join(fmt.Errorf("serve HTTP: %w", err), n.closeUndrained())
+	}
+	return n.drain(server, stop, done)
+}
+
+func (n *Node) server() *http.Server {
+	return &http.Server{
+		Handler:           n.api,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       2 * time.Minute,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
+	}
+}
+
+// announce tells Options.Ready the first time the node is ready.
+func (n *Node) announce(ctx context.Context, addr string) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if n.ready() == nil {
+			n.log.Info("node ready", "http", addr)
+			n.opts.Ready(Info{NodeID: n.cfg.Node.ID, HTTP: addr})
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
