@@ -42,8 +42,13 @@ type Client struct {
 
 // New makes a client whose requests end within timeout.
 func New(node, base string, timeout time.Duration) *Client {
+	return NewDial(node, base, timeout, (&net.Dialer{Timeout: timeout}).DialContext)
+}
+
+// NewDial is New with a way of its own to connect.
+func NewDial(node, base string, timeout time.Duration, dial func(ctx context.Context, network, addr string) (net.Conn, error)) *Client {
 	transport := &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: timeout}).DialContext,
+		DialContext:         dial,
 		MaxIdleConnsPerHost: 16,
 		IdleConnTimeout:     10 * time.Second,
 	}

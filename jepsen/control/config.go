@@ -24,7 +24,7 @@ type NodeConfig struct {
 	SnapshotBytes   string
 }
 
-// YAML is the node's configuration file. The nodes talk plain text inside namespaces that nothing else can reach, which the
+// YAML is the node's configuration file. HTTP listens on loopback too, where the operator's routes are. The nodes talk plain text inside namespaces that nothing else can reach, which the
 // product wants to be told in so many words.
 func (c NodeConfig) YAML() string {
 	seeds := make([]string, len(c.Seeds))
@@ -33,7 +33,7 @@ func (c NodeConfig) YAML() string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "node:\n  id: %s\n  data_dir: %s\n", c.ID, c.DataDir)
-	fmt.Fprintf(&b, "  http: %s:%d\n  raft: %s:%d\n  gossip: %s:%d\n", c.Addr, PortHTTP, c.Addr, PortRaft, c.Addr, PortGossip)
+	fmt.Fprintf(&b, "  http: 0.0.0.0:%d\n  raft: %s:%d\n  gossip: %s:%d\n", PortHTTP, c.Addr, PortRaft, c.Addr, PortGossip)
 	fmt.Fprintf(&b, "  advertise: %s:%d\n  debug: 127.0.0.1:%d\n", c.Addr, PortRaft, PortDebug)
 	b.WriteString("  insecure_plaintext: true\n")
 	fmt.Fprintf(&b, "cluster:\n  name: %s\n  seeds: [%s]\n  snapshot_bytes: %s\n", c.Cluster, strings.Join(seeds, ", "), c.SnapshotBytes)

@@ -1,7 +1,9 @@
 package control
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"runtime"
@@ -84,4 +86,15 @@ func InNamespace(namespace string, f func() error) error {
 		result <- f()
 	}()
 	return <-result
+}
+
+// Dialer dials from inside a namespace. With 127.0.0.1 that is the node's own loopback, where it answers operators.
+func Dialer(namespace string) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+		err = InNamespace(namespace, func() (err error) {
+			conn, err = (&net.Dialer{}).DialContext(ctx, network, addr)
+			return err
+		})
+		return conn, err
+	}
 }

@@ -21,7 +21,7 @@ import (
 
 // collect stops the nodes and takes from their volumes what the checkers need: logs, delivered files, dead letters.
 func (r *run) collect(ctx context.Context) error {
-	errs := []error{}
+	errs := []error{os.MkdirAll(r.path("logs"), 0o755)}
 	if r.cluster != nil {
 		r.say("stop and collect")
 		r.cluster.StopAll(ctx, 15*time.Second)

@@ -33,7 +33,7 @@ func (r *run) nemesisEnv() *nemesis.Env {
 
 func (r *run) member(ctx context.Context, method, path, body string) error {
 	var errs []error
-	for _, c := range r.clients {
+	for _, c := range r.admin {
 		a := c.Do(ctx, method, path, nil, "application/json", []byte(body))
 		if a.Outcome == client.Done {
 			return nil

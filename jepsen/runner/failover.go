@@ -108,7 +108,7 @@ func Failover(ctx context.Context, o Options, kills, handovers int, steady time.
 	}
 	forming, cancel := context.WithTimeout(ctx, boundForm)
 	defer cancel()
-	if err := workload.Apply(forming, r.clients, workload.Specs(func(e string) string { return r.bases[e] }, "6h")); err != nil {
+	if err := workload.Apply(forming, r.admin, workload.Specs(func(e string) string { return r.bases[e] }, "6h")); err != nil {
 		return m, err
 	}
 	if steady > 0 {

@@ -107,7 +107,7 @@ func (r *run) finalReads(ctx context.Context) error {
 	}
 	r.final.Ledgers = map[string]map[string]client.Ledger{}
 	r.final.DeadLetters = map[string][]client.DeadLetter{}
-	for _, c := range r.clients {
+	for i, c := range r.clients {
 		_ = r.applied(ctx, target)
 		for _, channel := range r.channels() {
 			l, err := c.Ledger(ctx, channel)
@@ -119,7 +119,7 @@ func (r *run) finalReads(ctx context.Context) error {
 			}
 			r.final.Ledgers[c.Node][channel] = l
 			if _, have := r.final.DeadLetters[channel]; !have {
-				if letters, err := c.DeadLetters(ctx, channel); err == nil {
+				if letters, err := r.admin[i].DeadLetters(ctx, channel); err == nil {
 					r.final.DeadLetters[channel] = letters
 				} else {
 					r.say("dead letters: %v", err)

@@ -46,7 +46,8 @@ func (r *run) external(ctx context.Context) error {
 // layOwn takes a cluster that stands already.
 func (r *run) layOwn() error {
 	for i, e := range r.o.Endpoints {
-		r.clients = append(r.clients, client.New(fmt.Sprintf("n%d", i+1), strings.TrimSuffix(e, "/"), requestTimeout))
+		c := client.New(fmt.Sprintf("n%d", i+1), strings.TrimSuffix(e, "/"), requestTimeout)
+		r.clients, r.admin = append(r.clients, c), append(r.admin, c)
 	}
 	if r.o.FaultCommand != "" {
 		r.o.Kinds = append(r.o.Kinds, "external")

@@ -28,7 +28,7 @@ const (
 // phases: form, warm up, safety (faults), heal, liveness, final reads.
 func (r *run) phases(ctx context.Context) error {
 	if !r.within(ctx, "cluster forms", boundForm, func(ctx context.Context) error {
-		return workload.Apply(ctx, r.clients, workload.Specs(func(e string) string { return r.bases[e] }, r.o.Keep))
+		return workload.Apply(ctx, r.admin, workload.Specs(func(e string) string { return r.bases[e] }, r.o.Keep))
 	}) {
 		return nil // nothing can follow; the liveness check says why
 	}

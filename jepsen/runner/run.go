@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +29,7 @@ type run struct {
 	clock   history.Clock
 	cluster *control.Cluster // nil for a cluster of the user's
 	clients []*client.Client
+	admin   []*client.Client // the same nodes, for operator routes, which answer on loopback only
 	dest    []*control.Process
 	bases   map[string]string // emitter -> base URL of its destination
 	env     *workload.Env
@@ -128,6 +130,8 @@ func (r *run) lay(ctx context.Context) error {
 	r.cluster = c
 	for _, n := range c.Nodes() {
 		r.clients = append(r.clients, client.New(n.Host, n.URL(), requestTimeout))
+		loopback := fmt.Sprintf("http://127.0.0.1:%d", control.PortHTTP)
+		r.admin = append(r.admin, client.NewDial(n.Host, loopback, 3*requestTimeout, control.Dialer(c.Net.Namespace(n.Host))))
 	}
 	for i, host := range []string{"d1", "d2"} {
 		addr := fmt.Sprintf("%s:8080", c.Addr(host))
@@ -177,7 +181,7 @@ func (r *run) close(ctx context.Context) error {
 			_, _ = p.Stop(ctx, 2*time.Second)
 		}
 	}
-	for _, c := range r.clients {
+	for _, c := range append(slices.Clone(r.clients), r.admin...) {
 		c.Close()
 	}
 	if r.cluster == nil {
