@@ -21,14 +21,15 @@ func (v *Volume) recover() error {
 	if err != nil {
 		return err
 	}
-	for _, e := range entries { // sorted, so sealed files come by number
+	for _, e := range entries { // first: a rewrite below uses the same names
 		if isLeftover(e.Name()) {
 			if err := v.fs.Remove(v.path(e.Name())); err != nil {
 				return err
 			}
 			v.log.Info("leftover of a rewrite removed", "file", e.Name())
-			continue
 		}
+	}
+	for _, e := range entries { // sorted, so sealed files come by number
 		number, ok := sealedNumber(e.Name())
 		if !ok || !e.Type().IsRegular() {
 			continue
