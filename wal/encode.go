@@ -14,10 +14,11 @@ const maxKeptBuffer = 8 << 20
 type encoder struct {
 	buf     []byte
 	offsets []uint32
-	logs    []raft.Log
+	firsts  []uint16 // of each block: where the first record in it starts
+	header  [recordHeaderSize]byte
 }
 
-// batchBytes is how many record bytes an entry takes.
+// entryBytes is how many record bytes an entry takes.
 func entryBytes(l *raft.Log) int {
 	return recordHeaderSize + len(l.Data) + len(l.Extensions)
 }
@@ -38,17 +39,18 @@ func (e *encoder) encode(seg *segmentHeader, start uint32, logs []*raft.Log) (ra
 	n := blocksFor(total)
 	raw = e.buffer(int(n) * blockSize)
 	e.offsets = e.offsets[:0]
-	firsts := make([]uint16, n)
-	for i := range firsts {
-		firsts[i] = noRecord
+	firsts := e.firsts[:0]
+	for range n {
+		firsts = append(firsts, noRecord)
 	}
+	e.firsts = firsts
 	base, pos := int(start)*blockData, 0
 	for _, l := range logs {
 		e.offsets = append(e.offsets, uint32(base+pos))
 		if b := pos / blockData; firsts[b] == noRecord {
 			firsts[b] = uint16(pos % blockData)
 		}
-		pos = appendRecord(raw, pos, l)
+		pos = e.appendRecord(raw, pos, l)
 	}
 	e.offsets = append(e.offsets, uint32(base+pos))
 	zeroFrom(raw, pos)
@@ -67,11 +69,10 @@ func (e *encoder) encode(seg *segmentHeader, start uint32, logs []*raft.Log) (ra
 }
 
 // appendRecord writes one record at pos and returns the position behind it.
-func appendRecord(raw []byte, pos int, l *raft.Log) int {
+func (e *encoder) appendRecord(raw []byte, pos int, l *raft.Log) int {
 	h := headerOf(l)
-	var hb [recordHeaderSize]byte
-	h.encode(&hb)
-	scatter(raw, pos, hb[:])
+	h.encode(&e.header)
+	scatter(raw, pos, e.header[:])
 	scatter(raw, pos+recordHeaderSize, l.Data)
 	scatter(raw, pos+recordHeaderSize+len(l.Data), l.Extensions)
 	return pos + h.size()

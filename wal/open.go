@@ -3,7 +3,6 @@ package wal
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -170,13 +169,9 @@ func settleFile(f vfs.File) error {
 }
 
 // survey finds the highest generation and numbers in use, and a spare that
-// an earlier run prepared.
+// an earlier run prepared; unfinished files and other spares go. It runs
+// before the preparer, which makes files of the same names.
 func (l *Log) survey(dir listing, m mark) (found *spare, err error) {
-	defer func() {
-		if err != nil && found != nil {
-			_ = found.file.Close()
-		}
-	}()
 	l.writer.gen, l.writer.number = m.gen, m.newest
 	for _, seg := range l.mu.segs {
 		l.writer.gen = max(l.writer.gen, seg.gen)
@@ -184,44 +179,28 @@ func (l *Log) survey(dir listing, m mark) (found *spare, err error) {
 	if n := len(dir.segments); n > 0 {
 		l.writer.number = max(l.writer.number, dir.segments[n-1])
 	}
+	for _, path := range dir.leftover {
+		l.removeFile(path)
+	}
 	for _, n := range dir.spares {
 		l.prep.seq.Store(n)
 		path := filepath.Join(l.dir, spareName(n))
 		gen, err := highestTag(l.fs, path)
 		if err != nil {
-			return found, fmt.Errorf("wal: %w", err)
+			return nil, fmt.Errorf("wal: %w", err)
 		}
 		l.writer.gen = max(l.writer.gen, gen)
-		if found == nil {
-			if found, err = l.reopenSpare(path); err != nil {
-				return nil, err
-			}
-			if found != nil {
-				continue
-			}
+		st, err := l.fs.Stat(path)
+		if err != nil {
+			return nil, fmt.Errorf("wal: %w", err)
+		}
+		if found == nil && st.Size() == l.cfg.SegmentBytes {
+			found = &spare{path: path, blocks: l.cfg.blocks()}
+			continue
 		}
 		l.removeFile(path)
 	}
 	return found, nil
-}
-
-// reopenSpare takes over a spare of the right size, nil when it is not.
-func (l *Log) reopenSpare(path string) (*spare, error) {
-	st, err := l.fs.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("wal: %w", err)
-	}
-	if st.Size() != l.cfg.SegmentBytes {
-		return nil, nil
-	}
-	f, err := l.fs.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		return nil, fmt.Errorf("wal: %w", err)
-	}
-	return &spare{path: path, file: f, blocks: l.cfg.blocks()}, nil
 }
 
 // settle creates the first segment or cuts a torn tail off, writes the mark,
@@ -256,7 +235,7 @@ func (l *Log) settle(dir listing, torn bool) error {
 	return nil
 }
 
-// removeDead removes segment files that are in no chain, and unfinished files.
+// removeDead removes segment files that are in no chain.
 func (l *Log) removeDead(dir listing) {
 	live := make(map[uint64]bool, len(l.mu.segs))
 	for _, seg := range l.mu.segs {
@@ -267,8 +246,5 @@ func (l *Log) removeDead(dir listing) {
 			l.recovery.DeadFiles++
 			l.removeFile(filepath.Join(l.dir, segmentName(n)))
 		}
-	}
-	for _, path := range dir.leftover {
-		l.removeFile(path)
 	}
 }

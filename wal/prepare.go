@@ -28,7 +28,6 @@ type preparer struct {
 // its spare name.
 type spare struct {
 	path   string
-	file   vfs.File
 	blocks uint32
 }
 
@@ -53,6 +52,9 @@ func (l *Log) prepare(found *spare) {
 				return
 			}
 		}
+		if l.usable() != nil {
+			return
+		}
 		if err != nil {
 			_ = l.fuse.blow(fmt.Errorf("prepare segment: %w", err))
 			return
@@ -60,10 +62,8 @@ func (l *Log) prepare(found *spare) {
 		select {
 		case l.prep.ready <- s:
 		case <-l.closed:
-			_ = s.file.Close() // synced when it was made
 			return
 		case <-l.fuse.blown:
-			_ = s.file.Close()
 			return
 		}
 	}
@@ -81,28 +81,13 @@ func (l *Log) nextSpare(found *spare) (spare, error) {
 func (l *Log) makeSpare(blocks uint32) (s spare, err error) {
 	path := filepath.Join(l.dir, spareName(l.prep.seq.Add(1)))
 	tmp := path + tmpSuffix
-	f, err := l.fs.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return spare{}, err
-	}
 	defer func() {
 		if err != nil {
-			_ = f.Close()
 			_ = l.fs.Remove(tmp)
 		}
 	}()
-	size := int64(blocks) * blockSize
-	zeros := alignedBuffer(int(min(size, zeroChunk)))
-	for off := int64(0); off < size; {
-		n := min(size-off, int64(len(zeros)))
-		if _, err := f.WriteAt(zeros[:n], off); err != nil {
-			return spare{}, err
-		}
-		if off += n; off%zeroSync == 0 || off == size {
-			if err := f.Sync(); err != nil {
-				return spare{}, err
-			}
-		}
+	if err := l.writeZeros(tmp, int64(blocks)*blockSize); err != nil {
+		return spare{}, err
 	}
 	if err := l.fs.Rename(tmp, path); err != nil {
 		return spare{}, err
@@ -110,7 +95,32 @@ func (l *Log) makeSpare(blocks uint32) (s spare, err error) {
 	if err := l.fs.SyncDir(l.dir); err != nil {
 		return spare{}, err
 	}
-	return spare{path: path, file: f, blocks: blocks}, nil
+	return spare{path: path, blocks: blocks}, nil
+}
+
+// writeZeros makes a file of that many zeros, durable on return.
+func (l *Log) writeZeros(path string, size int64) (err error) {
+	f, err := l.fs.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	zeros := alignedBuffer(int(min(size, zeroChunk)))
+	for off := int64(0); off < size; {
+		if err := l.usable(); err != nil {
+			return err // closing, or failed: leave it
+		}
+		n := min(size-off, int64(len(zeros)))
+		if _, err := f.WriteAt(zeros[:n], off); err != nil {
+			return err
+		}
+		if off += n; off%zeroSync == 0 || off == size {
+			if err := f.Sync(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // takeSpare returns a prepared segment with room for a batch of that many
@@ -154,24 +164,39 @@ func (l *Log) openSegment(kind segmentKind, start, prevTerm uint64, prev *segmen
 		h.prev, h.prevGen, h.prevEnd = prev.number, prev.gen, prev.end
 	}
 	path := filepath.Join(l.dir, segmentName(h.number))
-	raw := alignedBuffer(blockSize)
-	h.encode(raw)
+	var file vfs.File
 	err = l.guard("open segment", func() error {
-		if _, err := s.file.WriteAt(raw, 0); err != nil {
-			return err
-		}
-		if err := s.file.Sync(); err != nil {
+		if err := l.writeHeader(s.path, &h); err != nil {
 			return err
 		}
 		if err := l.fs.Rename(s.path, path); err != nil {
 			return err
 		}
-		return l.fs.SyncDir(l.dir)
+		if err := l.fs.SyncDir(l.dir); err != nil {
+			return err
+		}
+		// Opened under its new name, so that errors and tools tell the right one.
+		file, err = l.fs.OpenFile(path, os.O_RDWR, 0)
+		return err
 	})
 	if err != nil {
-		_ = s.file.Close()
 		return nil, err
 	}
 	l.log.Info("log segment opened", "segment", h.number, "generation", h.gen, "kind", kind.String(), "start", start)
-	return &segment{segmentHeader: h, path: path, file: shareFile(s.file), end: 1}, nil
+	return &segment{segmentHeader: h, path: path, file: shareFile(file), end: 1}, nil
+}
+
+// writeHeader makes block 0 of a spare durable.
+func (l *Log) writeHeader(path string, h *segmentHeader) (err error) {
+	f, err := l.fs.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	raw := alignedBuffer(blockSize)
+	h.encode(raw)
+	if _, err := f.WriteAt(raw, 0); err != nil {
+		return err
+	}
+	return f.Sync()
 }
