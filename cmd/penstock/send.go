@@ -63,7 +63,7 @@ func (a *app) send(ctx context.Context, cfg feed.Config, files []string) error {
 	ctx, cancel := interruptible(ctx)
 	defer cancel()
 	progress := a.progress()
-	cfg.Progress = progress.show
+	cfg.Progress, cfg.Waiting = progress.show, progress.waiting(cfg.RetryFor)
 	f := feed.New(cfg, c)
 	if len(files) == 0 {
 		files = []string{"-"}
@@ -89,6 +89,7 @@ func (a *app) send(ctx context.Context, cfg feed.Config, files []string) error {
 
 // progress is one line on a terminal's standard error, rewritten at most ten times a second.
 type progress struct {
+	app   *app
 	w     io.Writer // nil: no terminal
 	start time.Time
 	last  time.Time
@@ -96,7 +97,7 @@ type progress struct {
 }
 
 func (a *app) progress() *progress {
-	p := &progress{start: time.Now()}
+	p := &progress{app: a, start: time.Now()}
 	if f, ok := a.stderr.(*os.File); ok {
 		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
 			p.w = f
@@ -112,6 +113,20 @@ func (p *progress) show(s feed.Summary) {
 	p.last, p.shown = time.Now(), true
 	rate := float64(s.Sent) / max(time.Since(p.start).Seconds(), 1e-3)
 	fmt.Fprintf(p.w, "\r\033[Ksent %d events, %.1f MiB, %.0f/s, %d retries", s.Sent, float64(s.Bytes)/(1<<20), rate, s.Retries)
+}
+
+// waiting says, once in a while, why nothing moves. A single failed try is no news.
+func (p *progress) waiting(limit time.Duration) func(error) {
+	var tries int
+	var said time.Time
+	return func(err error) {
+		if tries++; tries < 3 || time.Since(said) < 10*time.Second {
+			return
+		}
+		said = time.Now()
+		p.end()
+		p.app.talk("penstock: repeating for up to %s: %v", limit, err)
+	}
 }
 
 func (p *progress) end() {

@@ -49,6 +49,8 @@ type Config struct {
 	RetryFor time.Duration
 	// Progress, when set, is told after each request.
 	Progress func(Summary)
+	// Waiting, when set, is told why a request is about to be repeated.
+	Waiting func(error)
 }
 
 // Summary counts what happened so far.
@@ -269,6 +271,9 @@ func (f *Feed) repeat(ctx context.Context, call func() error) error {
 		wait := max(pause/2+jitter(pause/2), min(client.RetryAfter(err), maxAsked))
 		if time.Now().Add(wait).After(deadline) {
 			return fmt.Errorf("given up after %s: %w", f.cfg.RetryFor, err)
+		}
+		if f.cfg.Waiting != nil {
+			f.cfg.Waiting(err)
 		}
 		select {
 		case <-ctx.Done():
