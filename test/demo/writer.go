@@ -55,6 +55,9 @@ func newWriter(c *client.Client, payloads []payload, total int) *writer {
 
 func (w *writer) acked() int { return len(w.ids) }
 
+// pace spreads the requests, so that deliveries are under way when the leader dies.
+const pace = 40 * time.Millisecond
+
 // until sends until n events are acknowledged.
 func (w *writer) until(ctx context.Context, n int) error {
 	for len(w.ids) < n {
@@ -65,6 +68,11 @@ func (w *writer) until(ctx context.Context, n int) error {
 		}
 		for i := range size {
 			w.ids = append(w.ids, id(first+i))
+		}
+		if len(w.ids) < n {
+			if err := pause(ctx, pace); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
