@@ -8,6 +8,7 @@ import (
 )
 
 func TestThreeNodesCommitFromAnyNode(t *testing.T) {
+	t.Parallel()
 	nodes := newTestNodes(t, 3)
 	startAll(nodes)
 	awaitLeader(t, nodes...)
@@ -19,6 +20,7 @@ func TestThreeNodesCommitFromAnyNode(t *testing.T) {
 }
 
 func TestSingleNodeCommits(t *testing.T) {
+	t.Parallel()
 	n := newTestNode(t, "n1")
 	n.cfg.Single, n.cfg.GossipAddr, n.cfg.Seeds = true, "", nil
 	n.start()

@@ -46,6 +46,7 @@ func joinNode(t *testing.T, node, via *testNode) {
 // Show 5 of the first issue: a fourth node joins while entries are pending and older log is gone, leads, takes snapshots; a fifth joins
 // from it. Each gets exactly one installation and every entry from the floor on.
 func TestJoinedNodeGetsEveryNeededEntryAndPassesItOn(t *testing.T) {
+	t.Parallel()
 	nodes := newTestNodes(t, 3)
 	startAll(nodes)
 	leader := awaitLeader(t, nodes...)
@@ -107,6 +108,7 @@ func takeSnapshots(t *testing.T, nodes ...*testNode) {
 }
 
 func TestStateOfADeletedStoreIsRebuilt(t *testing.T) {
+	t.Parallel()
 	nodes := newTestNodes(t, 3)
 	startAll(nodes)
 	leader := awaitLeader(t, nodes...)
@@ -125,6 +127,7 @@ func TestStateOfADeletedStoreIsRebuilt(t *testing.T) {
 
 // raft#697: the log of a follower ends above the label of the snapshot it is sent, with other entries.
 func TestInstallBelowTheEndOfAnotherLogStartsRaftAnew(t *testing.T) {
+	t.Parallel()
 	nodes := newTestNodes(t, 3)
 	startAll(nodes)
 	leader := awaitLeader(t, nodes...)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -143,12 +144,12 @@ func (c *Cluster) change(ctx context.Context, m memberChange) error {
 			if err != nil {
 				return fmt.Errorf("encode member change: %w", err)
 			}
-			_, err = c.client.call(ctx, laneControl, leader, methodMember, body)
+			b, err := c.client.call(ctx, laneControl, leader, methodMember, body)
 			if err == nil {
-				return nil
+				err = decodeChange(b)
 			}
-			if c.Leader() == leader {
-				return fmt.Errorf("%s %s: %w", m.Op, m.ID, err)
+			if !errors.Is(err, ErrNoLeader) && (err == nil || c.Leader() == leader) {
+				return err
 			}
 		}
 		select {
@@ -168,9 +169,36 @@ func (c *Cluster) serveMember(ctx context.Context, from string, body []byte) ([]
 		return nil, fmt.Errorf("decode member change: %w", err)
 	}
 	if m.Op == opRemove && m.ID == c.cfg.NodeID {
-		return nil, c.change(ctx, m)
+		return encodeChange(c.change(ctx, m)), nil
 	}
-	return nil, c.changeHere(ctx, m)
+	return encodeChange(c.changeHere(ctx, m)), nil
+}
+
+// The answer to a membership change is one byte, for what the asker must tell apart, and the text of the error.
+var changeErrors = []error{1: ErrRefused, 2: ErrNoLeader, 3: errors.New("failed")}
+
+func encodeChange(err error) []byte {
+	switch {
+	case err == nil:
+		return []byte{0}
+	case errors.Is(err, ErrRefused):
+		return append([]byte{1}, err.Error()...)
+	case errors.Is(err, ErrNoLeader):
+		return append([]byte{2}, err.Error()...)
+	default:
+		return append([]byte{3}, err.Error()...)
+	}
+}
+
+func decodeChange(b []byte) error {
+	switch {
+	case len(b) == 0 || int(b[0]) >= len(changeErrors):
+		return fmt.Errorf("%w: answer to a member change of %d bytes", errFrame, len(b))
+	case b[0] == 0:
+		return nil
+	}
+	kind := changeErrors[b[0]]
+	return fmt.Errorf("%w: %s", kind, strings.TrimPrefix(string(b[1:]), kind.Error()+": "))
 }
 
 // changeHere carries a change out on this node, the leader.

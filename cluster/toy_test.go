@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -257,11 +259,22 @@ type testNode struct {
 	fatals chan int
 }
 
+var nextPort atomic.Int64
+
+func init() { nextPort.Store(int64(15000 + rand.IntN(15000))) }
+
+// freeAddr gives a loopback address that nothing listens on. It is below the ports that the kernel gives to outgoing connections, so
+// it stays free while a node is down.
 func freeAddr(t *testing.T) string {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer ln.Close()
-	return ln.Addr().String()
+	for range 1000 {
+		addr := fmt.Sprintf("127.0.0.1:%d", 15000+nextPort.Add(1)%17000)
+		if ln, err := net.Listen("tcp", addr); err == nil {
+			ln.Close()
+			return addr
+		}
+	}
+	require.FailNow(t, "no free port")
+	return ""
 }
 
 // newTestNodes makes n nodes n1..n that name each other as seeds, and starts none.
