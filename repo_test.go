@@ -213,3 +213,15 @@ func TestLinksBetweenDocumentsLeadSomewhere(t *testing.T) {
 		}
 	}
 }
+
+func TestEveryFormatIsInTheIndex(t *testing.T) {
+	index, err := os.ReadFile("docs/format/README.md")
+	require.NoError(t, err)
+	pages, err := filepath.Glob("docs/format/*.md")
+	require.NoError(t, err)
+	for _, p := range pages {
+		if filepath.Base(p) != "README.md" {
+			require.Contains(t, string(index), filepath.Base(p), "docs/format/README.md lists every page")
+		}
+	}
+}
