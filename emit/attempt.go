@@ -196,19 +196,30 @@ func (r *runner) retryLater(w *work, asked time.Duration, parked bool) {
 	r.shed(w)
 }
 
-// remember keeps the attempt for a dead letter, with the answer's beginning while memory allows.
+// remember keeps the attempt for a dead letter: the last few, with the beginning of the answer, while memory allows; beyond
+// that the last one, without it.
 func (r *runner) remember(w *work, out Outcome, body []byte) {
+	a := Attempt{At: out.At, Class: out.Class, Status: out.Status, Reason: out.Reason, Body: body}
+	if r.remembered > r.cfg.MemoryBytes/2 {
+		r.forget(w)
+		a.Body = nil
+	}
 	if len(w.history) == historyKept {
+		r.remembered -= w.history[0].weight()
 		w.history = slices.Delete(w.history, 0, 1)
 	}
-	if r.loaded > r.cfg.MemoryBytes/2 {
-		body = nil
-		for i := range w.history {
-			w.history[i].Body = nil
-		}
-	}
-	w.history = append(w.history, Attempt{At: out.At, Class: out.Class, Status: out.Status, Reason: out.Reason, Body: body})
+	r.remembered += a.weight()
+	w.history = append(w.history, a)
 }
+
+func (r *runner) forget(w *work) {
+	for i := range w.history {
+		r.remembered -= w.history[i].weight()
+	}
+	w.history = nil
+}
+
+func (a *Attempt) weight() int { return 96 + len(a.Reason) + len(a.Body) }
 
 // logState logs when a destination begins to fail and when it works again, at most once a minute each way round.
 func (r *runner) logState(failing bool, reason string) {

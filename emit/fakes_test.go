@@ -222,11 +222,13 @@ func config() Config {
 }
 
 // start runs the emitter; the returned func ends it and gives its error.
-func (w *world) start(cfg Config) (stop func() error) {
+func (w *world) start(cfg Config) (stop func() error) { return w.startWith(cfg, w) }
+
+func (w *world) startWith(cfg Config, s Sink) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Run(ctx, cfg, Deps{Source: w, Proposer: w, DeadLetters: w, Lease: w, Sink: w})
+		ended <- Run(ctx, cfg, Deps{Source: w, Proposer: w, DeadLetters: w, Lease: w, Sink: s})
 	}()
 	return func() error {
 		cancel()

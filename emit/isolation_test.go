@@ -157,7 +157,7 @@ func TestPayloadOfWaitingDeliveriesIsShedAndReadAgain(t *testing.T) {
 	for _, order := range []spec.Order{spec.OrderNone, spec.OrderKey} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)
-			w.deliver = result(transient())
+			w.deliver = result(Result{Class: ClassTransient, Reason: "503", Body: make([]byte, 1024)})
 			cfg := config()
 			cfg.Order = order
 			cfg.MemoryBytes = 10_000
@@ -173,6 +173,7 @@ func TestPayloadOfWaitingDeliveriesIsShedAndReadAgain(t *testing.T) {
 			synctest.Wait()
 			require.Equal(t, 300, r.admitted.len(), "all were read") // the loop is idle: synctest.Wait says so
 			require.Less(t, r.loaded, 12_000)
+			require.Less(t, r.remembered, 5_000+300*(96+3))
 			w.set(func() { w.deliver = result(Result{OK: true}) })
 			time.Sleep(10 * time.Minute)
 			require.Equal(t, Delivered, w.kind(300))
@@ -181,6 +182,7 @@ func TestPayloadOfWaitingDeliveriesIsShedAndReadAgain(t *testing.T) {
 			r.stopReading()
 			r.helpers.Wait()
 			require.Zero(t, r.loaded)
+			require.Zero(t, r.remembered)
 		})
 	}
 }

@@ -128,7 +128,7 @@ func (r *runner) unload(w *work) {
 func (r *runner) finish(w *work) {
 	w.done = true
 	r.unload(w)
-	w.history = nil
+	r.forget(w)
 	r.unpark(w)
 	r.leaveLanes(w)
 	for r.admitted.len() > 0 && r.admitted.front().done {

@@ -20,7 +20,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 	}
 	r := newRunner(ctx, cfg.withDefaults(), deps)
 	defer r.meter.stop()
-	r.log.Info("emitter started")
+	r.log.Debug("emitter runs")
 	err := r.loop(ctx)
 	r.cutOff()
 	r.stopReading()
@@ -28,10 +28,9 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 	r.helpers.Wait()
 	r.waitAttempts()
 	if err != nil {
-		r.log.Warn("emitter stopped", "error", err)
 		return fmt.Errorf("run emitter %s/%s: %w", cfg.Channel, cfg.Emitter.Name, err)
 	}
-	r.log.Info("emitter stopped")
+	r.log.Debug("emitter ended")
 	return nil
 }
 
@@ -59,12 +58,13 @@ type runner struct {
 	written  chan error
 
 	// reading
-	admitted fifo[*work] // in log order, from the oldest unresolved on
-	after    uint64
-	reading  bool
-	readAt   time.Time // not before
-	readErrs int
-	loaded   int // bytes of payload held by works
+	admitted   fifo[*work] // in log order, from the oldest unresolved on
+	after      uint64
+	reading    bool
+	readAt     time.Time // not before
+	readErrs   int
+	loaded     int // bytes of payload held by works
+	remembered int // bytes of their histories
 
 	lanes *lanes
 	sched schedule
