@@ -203,13 +203,15 @@ func cleanCommand() *cobra.Command {
 
 func destinationCommand() *cobra.Command {
 	var listen, log string
+	var hosts map[string]string
 	cmd := &cobra.Command{
 		Use: "destination", Short: "a webhook receiver with a log of its own (started by run)", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return destination.Serve(cmd.Context(), listen, log)
+			return destination.Serve(cmd.Context(), listen, log, hosts)
 		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", "", "HOST:PORT")
 	cmd.Flags().StringVar(&log, "log", "", "file")
+	cmd.Flags().StringToStringVar(&hosts, "host", nil, "ADDRESS=NAME of the nodes")
 	return cmd
 }

@@ -36,7 +36,7 @@ func main() {
 	root := &cobra.Command{
 		Use: "jepsen", Short: "Penstock's black-box fault harness", SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(runCommand(), recheckCommand(), suiteCommand(), failoverCommand(), mutantsCommand(), listCommand(), doctorCommand(), cleanCommand(), destinationCommand())
+	root.AddCommand(runCommand(), recheckCommand(), suiteCommand(), failoverCommand(), mutantsCommand(), casesCommand(), listCommand(), doctorCommand(), cleanCommand(), destinationCommand())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	if err := root.ExecuteContext(ctx); err != nil {
 		os.Exit(report(err))

@@ -68,6 +68,7 @@ type Expect struct {
 	MinFinalRead int      `json:"min_final"`     // nodes that must have been read whole at the end
 	Reachable    bool     `json:"own_cluster"`   // a cluster of the user's: no volumes, logs or files to look at
 	WindowNanos  int64    `json:"dedup_window"`  // of the channels
+	Trimmed      bool     `json:"trimmed"`       // resolved events may be gone: what readers saw before counts as well
 	Quiet        bool     `json:"deliveries_in"` // all deliveries were resolved at the end
 }
 
@@ -136,9 +137,10 @@ type Verdict struct {
 // Judge runs every check. A violation outweighs a lack of evidence: what was seen to be wrong stays wrong.
 func Judge(in Input) Verdict {
 	known := gather(in.Ops)
+	known.trimmed = in.Expect.Trimmed
 	checks := []func(Input, *facts) *Result{
 		checkSet, checkPositions, checkDivergence, checkWriterOrder, checkOffsets, checkLinearizable,
-		checkDeliveries, checkKeyOrder, checkIDs, checkLedger, checkDeadLetters, checkFiles, checkLogs, checkStateHashes,
+		checkDeliveries, checkKeyOrder, checkIDs, checkFencing, checkLedger, checkDeadLetters, checkFiles, checkLogs, checkStateHashes,
 		checkLeaders, checkReactions, checkLiveness, checkVacuity,
 	}
 	v := Verdict{Verdict: Pass}

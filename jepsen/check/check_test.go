@@ -218,7 +218,23 @@ func TestEachCheckerFindsItsPlantedViolation(t *testing.T) {
 			in.final("", "orders", func(s []history.Seen) []history.Seen { return append(s, history.Seen{ID: "y", Position: "13.9"}) })
 		}},
 		{"state hash differs", "state hashes", "state at 4@5", func(in *Input) { in.Observations[1].Hashes["4@5"] = "bb" }},
-		{"two leaders of a term", "one leader per term", "both call themselves leader", func(in *Input) { in.Observations[1].State = "leader" }},
+		{"two leaders of a term", "leaders and terms", "both call themselves leader", func(in *Input) { in.Observations[1].State = "leader" }},
+		{"term forgotten", "leaders and terms", "was forgotten", func(in *Input) {
+			in.Observations = append(in.Observations, history.Observation{Node: "n1", Term: 1})
+		}},
+		{"old owner goes on", "fencing", "went on for", func(in *Input) {
+			for i := range 20 {
+				in.Attempts = append(in.Attempts, destination.Attempt{Emitter: "hook", From: "n2", At: 50e9 + int64(i)*1e9, Compaction: "cw1-1", WebhookID: "hw1-1", Events: []string{"/jepsen/w1 w1-1"}, Kept: true, Status: 200})
+			}
+			own := func(node string, stamp int64, epoch uint64) oracle.Entry {
+				return oracle.Entry{Index: uint64(17 + epoch), Stamp: stamp, Commands: []oracle.Command{{Assign: &oracle.Assign{ChannelIndex: 2, EmitterIndex: 3, Node: node, IfEpoch: epoch}}}}
+			}
+			entries := append(append([]oracle.Entry(nil), in.Logs["n1"].Entries...), own("n2", 1e9, 0), own("n1", 30e9, 1))
+			put := *entries[1].Commands[0].Put
+			put.Emitters = []string{"hook"}
+			entries[1].Commands = []oracle.Command{{Put: &put}}
+			in.Logs["n1"], in.Logs["n2"] = &oracle.Log{Node: "n1", Entries: entries}, &oracle.Log{Node: "n2", Entries: entries}
+		}},
 		{"ran on after a failed fsync", "reactions", "runs on", func(in *Input) {
 			in.Faults = append(in.Faults, history.Fault{Phase: history.Violation, Kind: "fsync-fail", Detail: "n1 runs on"})
 		}},

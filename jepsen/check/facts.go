@@ -28,6 +28,8 @@ type facts struct {
 	live  map[string]map[string][]history.Seen // channel -> client -> pages of one reader, in order
 	ops   []history.Op
 	pairs map[opKey]pair
+
+	trimmed bool
 }
 
 type opKey struct {
@@ -124,12 +126,19 @@ func splitPosition(s string) (index, ordinal uint64) {
 }
 
 // stored is what a channel holds: the union over all final reads, in log order. (That they are the same is a check of its
-// own; the union makes the others say what is wrong beside it.)
+// own; the union makes the others say what is wrong beside it.) In a trimmed run what readers saw before belongs to it.
 func (f *facts) stored(channel string) []history.Seen {
 	byPosition := map[string]history.Seen{}
 	for _, seen := range f.final[channel] {
 		for _, s := range seen {
 			byPosition[s.Position] = s
+		}
+	}
+	if f.trimmed {
+		for _, seen := range f.live[channel] {
+			for _, s := range seen {
+				byPosition[s.Position] = s
+			}
 		}
 	}
 	all := make([]history.Seen, 0, len(byPosition))

@@ -35,6 +35,10 @@ func checkLogs(in Input, f *facts) *Result {
 		r.fail("diverged: %s", d)
 	}
 	state := oracle.Apply(oracle.Union(in.Logs, committed))
+	if state.First > 2 && in.Expect.Trimmed {
+		r.Numbers["starts at"] = int64(state.First)
+		return r
+	}
 	if state.First > 2 {
 		r.unknown("the logs start at index %d: what counts cannot be computed from the start", state.First)
 		return r
@@ -114,12 +118,17 @@ func checkStateHashes(in Input, _ *facts) *Result {
 	return r
 }
 
-// checkLeaders: no two nodes call themselves leader of the same term.
+// checkLeaders: no two nodes call themselves leader of the same term, and no node goes back to a lower term.
 func checkLeaders(in Input, _ *facts) *Result {
-	r := newResult("one leader per term")
+	r := newResult("leaders and terms")
 	leader := map[uint64]string{}
 	lowest, highest := uint64(math.MaxUint64), uint64(0)
+	newest := map[string]uint64{}
 	for _, o := range in.Observations {
+		if o.Term > 0 && o.Term < newest[o.Node] && !diskLost(in) {
+			r.fail("%s was in term %d and is in term %d at %.1fs: a term was forgotten", o.Node, newest[o.Node], o.Term, float64(o.T)/1e9)
+		}
+		newest[o.Node] = max(newest[o.Node], o.Term)
 		if o.Term > 0 {
 			lowest, highest = min(lowest, o.Term), max(highest, o.Term)
 		}

@@ -53,12 +53,12 @@ func checkOffsets(in Input, f *facts) *Result {
 		numbers := slices.Clone(stored[name])
 		slices.Sort(numbers)
 		for i, n := range numbers {
-			if n != uint64(i)+1 {
+			if n != uint64(i)+1 && !f.trimmed {
 				r.fail("%s: record %d where %d is due (gap or repeat)", name, n, i+1)
 				break
 			}
 		}
-		if uint64(len(numbers)) < reached[name] {
+		if uint64(len(numbers)) < reached[name] && !f.trimmed {
 			r.fail("%s: offset %d was committed, but only %d records are stored", name, reached[name], len(numbers))
 		}
 	}

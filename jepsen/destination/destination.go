@@ -42,6 +42,7 @@ const (
 type Attempt struct {
 	At         int64    `json:"at"` // unix ns, for reading only
 	Emitter    string   `json:"emitter"`
+	From       string   `json:"from,omitempty"` // host that sent it: the name, or the address when it has none
 	Compaction string   `json:"compaction,omitempty"`
 	WebhookID  string   `json:"webhook_id,omitempty"`
 	Events     []string `json:"events"` // source + " " + id, in the order received
@@ -53,7 +54,8 @@ type Attempt struct {
 
 // Server receives at /d/EMITTER and is steered at /control?mode=M.
 type Server struct {
-	log *syncLog
+	log   *syncLog
+	hosts map[string]string // address -> name
 
 	mu    sync.Mutex
 	modes map[string]Mode // by emitter; "" is for all others
@@ -62,12 +64,12 @@ type Server struct {
 }
 
 // New opens the log at path, appending.
-func New(path string) (*Server, error) {
+func New(path string, hosts map[string]string) (*Server, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("destination log: %w", err)
 	}
-	return &Server{log: newSyncLog(f), modes: map[string]Mode{}}, nil
+	return &Server{log: newSyncLog(f), hosts: hosts, modes: map[string]Mode{}}, nil
 }
 
 // ServeHTTP implements http.Handler.
@@ -110,6 +112,10 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request, emitter string)
 	a := Attempt{
 		At: time.Now().UnixNano(), Emitter: emitter, Compaction: r.Header.Get("Penstock-Compaction-Id"),
 		WebhookID: r.Header.Get("Webhook-Id"), Body: client.Sum(body),
+	}
+	a.From, _, _ = net.SplitHostPort(r.RemoteAddr)
+	if name, ok := s.hosts[a.From]; ok {
+		a.From = name
 	}
 	if a.Events, a.Sums, err = eventsOf(r.Header, body); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -192,8 +198,9 @@ func eventsOf(h http.Header, body []byte) (ids, sums []string, err error) {
 }
 
 // Serve listens until ctx ends.
-func Serve(ctx context.Context, addr, logPath string) error {
-	s, err := New(logPath)
+// hosts names the addresses attempts come from.
+func Serve(ctx context.Context, addr, logPath string, hosts map[string]string) error {
+	s, err := New(logPath, hosts)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 
 func TestEachAttemptIsLoggedBeforeItsAnswer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d.jsonl")
-	s, err := New(path)
+	s, err := New(path, nil)
 	require.NoError(t, err)
 	server := httptest.NewServer(s)
 	defer server.Close()
@@ -43,7 +43,7 @@ func TestEachAttemptIsLoggedBeforeItsAnswer(t *testing.T) {
 
 func TestConcurrentAppendsAllStandInTheLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d.jsonl")
-	s, err := New(path)
+	s, err := New(path, nil)
 	require.NoError(t, err)
 	var wg sync.WaitGroup
 	for range 50 {

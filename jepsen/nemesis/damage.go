@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"penstock/jepsen/control"
@@ -22,6 +23,8 @@ func damageFaults() []Fault {
 			Confirmed: "the changed bytes were read back", begin: damage(flip)},
 		{Name: "truncate", Nodes: 1, Leader: true, Alone: true, Damage: true, What: "the node is killed, a log or snapshot file is cut short, it is started again",
 			Confirmed: "the file's new size was read back", begin: damage(cut)},
+		{Name: "flip-pair", Nodes: -1, Alone: true, Damage: true, What: "A is paused while B and C commit; B is killed and bits of its log are flipped, C is paused, A resumed, B started: A and B must not agree on less than was committed; then C comes back",
+			Confirmed: "the changed bytes were read back", begin: flipPair},
 		{Name: "stale", Nodes: 1, Alone: true, Damage: true, What: "the node's log and snapshot files are copied; later it is killed, the copies are put back, it is started again",
 			Confirmed: "the files were put back", begin: stale, end: putBack},
 		{Name: "lost-disk", Nodes: 1, Leader: true, Alone: true, Damage: true, What: "the node's data volume is made anew; under its old id it must be refused (exit code 11), then it joins under a new one",
@@ -81,6 +84,64 @@ func damage(do func(a *Act, path string) (string, error)) func(context.Context, 
 		a.confirm("%s: %s", filepath.Base(path), what)
 		return nil
 	}
+}
+
+// flipPair: a majority is left that together holds everything, but only if the damaged node knows what it lost.
+func flipPair(ctx context.Context, a *Act) error {
+	late, victim, others := a.Nodes[:(len(a.Nodes)-1)/2], a.Nodes[len(a.Nodes)-1], a.Nodes[(len(a.Nodes)-1)/2:len(a.Nodes)-1]
+	a.later(func(ctx context.Context) error {
+		_ = each(a.Nodes, func(n *control.Node) error { return n.Process.Signal(syscall.SIGCONT) })
+		return restart(ctx, a, victim)
+	})
+	step := max(a.Hold/4, time.Second)
+	a.Hold = 0
+	if err := each(late, func(n *control.Node) error { return pauseOne(a, n) }); err != nil {
+		return err
+	}
+	time.Sleep(2 * step)
+	if _, err := victim.Process.Kill(ctx); err != nil {
+		return err
+	}
+	path, err := newestSegment(victim)
+	if err != nil {
+		return err
+	}
+	what, err := flip(a, path)
+	if err != nil {
+		return err
+	}
+	a.confirm("%s of %s: %s", filepath.Base(path), victim.Host, what)
+	if err := each(others, func(n *control.Node) error { return pauseOne(a, n) }); err != nil {
+		return err
+	}
+	if err := each(late, func(n *control.Node) error { return n.Process.Signal(syscall.SIGCONT) }); err != nil {
+		return err
+	}
+	if err := restart(ctx, a, victim); err != nil {
+		return err
+	}
+	time.Sleep(3 * step)
+	return nil
+}
+
+// newestSegment is the segment of the log that was written last.
+func newestSegment(n *control.Node) (string, error) {
+	files, err := victims(n)
+	if err != nil {
+		return "", err
+	}
+	var newest string
+	var at time.Time
+	for _, path := range files {
+		info, err := os.Stat(path)
+		if err == nil && strings.Contains(path, "/wal/") && info.Size() > 1<<20 && info.ModTime().After(at) {
+			newest, at = path, info.ModTime()
+		}
+	}
+	if newest == "" {
+		return "", errors.New("no segment found")
+	}
+	return newest, nil
 }
 
 func flip(a *Act, path string) (string, error) {

@@ -46,27 +46,33 @@ func decode(r record) (Entry, error) {
 		if err != nil {
 			return e, fmt.Errorf("entry %d, command %d: %w", r.index, i, err)
 		}
-		if decoded != (Command{}) {
-			e.Commands = append(e.Commands, decoded)
-		}
+		e.Commands = append(e.Commands, decoded...)
 	}
 	return e, nil
 }
 
-func decodeCommand(b []byte) (Command, error) {
+func decodeCommand(b []byte) ([]Command, error) {
 	c, err := command.Decode(b)
 	if err != nil {
-		return Command{}, err
+		return nil, err
 	}
 	switch c := c.(type) {
 	case command.ChannelPut:
-		return decodePut(c)
+		put, err := decodePut(c)
+		return []Command{put}, err
 	case command.ChannelDelete:
-		return Command{Delete: c.Name}, nil
+		return []Command{{Delete: c.Name}}, nil
 	case command.Batch:
-		return decodeBatch(c.Body)
+		batch, err := decodeBatch(c.Body)
+		return []Command{batch}, err
+	case command.Assign:
+		var all []Command
+		for _, a := range c.Items {
+			all = append(all, Command{Assign: &Assign{ChannelIndex: a.ChannelIndex, EmitterIndex: a.EmitterIndex, Node: a.Node, IfEpoch: a.IfEpoch}})
+		}
+		return all, nil
 	}
-	return Command{}, nil
+	return nil, nil
 }
 
 func decodePut(c command.ChannelPut) (Command, error) {

@@ -24,9 +24,10 @@ type Entry struct {
 
 // Command is one command of an entry, as far as events are concerned.
 type Command struct {
-	Put    *Put   `json:"put,omitempty"`
-	Delete string `json:"delete,omitempty"`
-	Batch  *Batch `json:"batch,omitempty"`
+	Put    *Put    `json:"put,omitempty"`
+	Assign *Assign `json:"assign,omitempty"`
+	Delete string  `json:"delete,omitempty"`
+	Batch  *Batch  `json:"batch,omitempty"`
 }
 
 // Put creates or changes a channel.
@@ -37,6 +38,21 @@ type Put struct {
 	IfVersion   uint64 `json:"if,omitempty"`
 	// Emitters are the names of its emitters: each new one takes a creation index too.
 	Emitters []string `json:"emitters,omitempty"`
+}
+
+// Assign gives an emitter to a node, if its epoch is still IfEpoch.
+type Assign struct {
+	ChannelIndex uint64 `json:"ch"`
+	EmitterIndex uint64 `json:"em"`
+	Node         string `json:"node"`
+	IfEpoch      uint64 `json:"if"`
+}
+
+// Owner is one ownership of an emitter.
+type Owner struct {
+	Node  string
+	Epoch uint64
+	Since int64 // stamp of the entry
 }
 
 // Batch is the events of one request.
@@ -78,8 +94,9 @@ type State struct {
 	Last       uint64
 	Accepted   map[string][]Accepted // by channel name
 	Duplicates map[string]uint64
-	Refused    int               // batches that were stale
-	Offsets    map[string]Offset // channel + source + partition
+	Refused    int                // batches that were stale
+	Offsets    map[string]Offset  // channel + source + partition
+	Owners     map[string][]Owner // by emitter name, in order
 }
 
 type channel struct {
@@ -159,7 +176,8 @@ func nodes(logs map[string]*Log) []string {
 
 // Apply computes what the entries commit to.
 func Apply(entries []Entry) State {
-	s := State{Accepted: map[string][]Accepted{}, Duplicates: map[string]uint64{}, Offsets: map[string]Offset{}}
+	s := State{Accepted: map[string][]Accepted{}, Duplicates: map[string]uint64{}, Offsets: map[string]Offset{}, Owners: map[string][]Owner{}}
+	emitters := map[uint64]string{}
 	byName, byIndex := map[string]*channel{}, map[uint64]*channel{}
 	var created uint64
 	for _, e := range entries {
@@ -171,7 +189,9 @@ func Apply(entries []Entry) State {
 		for _, c := range e.Commands {
 			switch {
 			case c.Put != nil:
-				put(e.Index, c.Put, byName, byIndex, &created)
+				put(e.Index, c.Put, byName, byIndex, emitters, &created)
+			case c.Assign != nil:
+				s.assign(e, c.Assign, emitters[c.Assign.EmitterIndex])
 			case c.Delete != "":
 				if ch := byName[c.Delete]; ch != nil {
 					delete(byName, c.Delete)
@@ -188,7 +208,7 @@ func Apply(entries []Entry) State {
 
 // put: a spec that is already there changes nothing; any other raises the version by one. A new channel and each of its new
 // emitters takes the next creation index, which is at least the index of the entry.
-func put(index uint64, p *Put, byName map[string]*channel, byIndex map[uint64]*channel, created *uint64) {
+func put(index uint64, p *Put, byName map[string]*channel, byIndex map[uint64]*channel, emitters map[uint64]string, created *uint64) {
 	create := func() uint64 {
 		*created = max(index, *created+1)
 		return *created
@@ -205,10 +225,21 @@ func put(index uint64, p *Put, byName map[string]*channel, byIndex map[uint64]*c
 	ch.spec, ch.window = p.Spec, p.WindowNanos
 	for _, e := range p.Emitters {
 		if !slices.Contains(ch.emitters, e) {
-			create()
+			emitters[create()] = e
 		}
 	}
 	ch.emitters = p.Emitters
+}
+
+// assign raises the epoch by one, if it is the one the proposer knew.
+func (s *State) assign(e Entry, a *Assign, emitter string) {
+	var epoch uint64
+	if terms := s.Owners[emitter]; len(terms) > 0 {
+		epoch = terms[len(terms)-1].Epoch
+	}
+	if emitter != "" && a.IfEpoch == epoch {
+		s.Owners[emitter] = append(s.Owners[emitter], Owner{Node: a.Node, Epoch: epoch + 1, Since: e.Stamp})
+	}
 }
 
 func (s *State) batch(e Entry, b *Batch, ch *channel, ordinal int) {

@@ -12,7 +12,7 @@ import (
 
 const (
 	width       = 1200.0
-	left        = 110.0
+	left        = 140.0
 	latencyTop  = 20.0
 	latencyTall = 130.0
 	rowTall     = 16.0
@@ -37,10 +37,11 @@ func timeline(in check.Input) string {
 	y += 60
 	y = leaders(&b, in.Observations, x, y)
 	y = faults(&b, in.Faults, x, y, end)
+	var grid strings.Builder // goes behind the rest
 	for s := int64(0); s <= end; s += max(1, end/10) {
-		fmt.Fprintf(&b, `<text x="%.0f" y="%.0f" fill="#666">%.0fs</text><line x1="%.0f" x2="%.0f" y1="%.0f" y2="%.0f" stroke="#eee"/>`, x(s), y+14, float64(s)/1e9, x(s), x(s), latencyTop, y)
+		fmt.Fprintf(&grid, `<text x="%.0f" y="%.0f" fill="#666">%.0fs</text><line x1="%.0f" x2="%.0f" y1="%.0f" y2="%.0f" stroke="#eee"/>`, x(s), y+14, float64(s)/1e9, x(s), x(s), latencyTop, y)
 	}
-	return fmt.Sprintf(`<svg viewBox="0 0 %.0f %.0f" width="100%%" font-size="11" font-family="system-ui,sans-serif" role="img" aria-label="timeline of the run">%s</svg>`, width, y+24, b.String())
+	return fmt.Sprintf(`<svg viewBox="0 0 %.0f %.0f" width="100%%" font-size="11" font-family="system-ui,sans-serif" role="img" aria-label="timeline of the run">%s</svg>`, width, y+24, grid.String()+b.String())
 }
 
 // writes: one dot per write attempt (thinned out evenly when there are very many), height is the latency up to 5 s, by square root.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -14,8 +12,6 @@ import (
 	"time"
 
 	"penstock/jepsen/client"
-	"penstock/jepsen/control"
-	"penstock/jepsen/history"
 	"penstock/jepsen/workload"
 )
 
@@ -70,63 +66,25 @@ func quantile(d []time.Duration, p float64) time.Duration {
 
 // Failover measures on one cluster: kills of the leader, clean stops of the leader, and elections under full load.
 func Failover(ctx context.Context, o Options, kills, handovers int, steady time.Duration) (m Measured, err error) {
-	if err := o.complete(); err != nil {
-		return m, err
-	}
-	unlock, err := control.Lock()
-	if err != nil {
-		return m, err
-	}
-	defer unlock()
-	r := &run{o: o, id: fmt.Sprintf("%04x", rand.Uint32()&0xffff), clock: history.NewClock(), bases: map[string]string{}}
-	r.dir = filepath.Join(RunsDir(), "failover-"+time.Now().UTC().Format("20060102-150405")+"-"+r.id)
-	if err := os.MkdirAll(r.dir, 0o755); err != nil {
-		return m, err
-	}
-	if err := r.lay(ctx); err != nil {
-		return m, err
-	}
-	defer func() {
-		if e := r.close(context.WithoutCancel(ctx)); err == nil {
-			err = e
+	err = onCluster(ctx, o, "failover", func(r *run) error {
+		if steady > 0 {
+			r.steady(ctx, &m, steady)
 		}
-	}()
-	out, err := history.Create[history.Observation](r.path("observations.jsonl"))
-	if err != nil {
-		return m, err
-	}
-	defer out.Close()
-	r.obs = &observer{clock: r.clock, out: out, newest: map[string]history.Observation{}}
-	watch, stopWatching := context.WithCancel(ctx)
-	var watchers sync.WaitGroup
-	defer func() { stopWatching(); watchers.Wait() }()
-	for _, c := range r.clients {
-		watchers.Go(func() { r.obs.follow(watch, c) })
-	}
-	if err := r.cluster.StartAll(); err != nil {
-		return m, err
-	}
-	forming, cancel := context.WithTimeout(ctx, boundForm)
-	defer cancel()
-	if err := workload.Apply(forming, r.admin, workload.Specs(func(e string) string { return r.bases[e] }, "6h")); err != nil {
-		return m, err
-	}
-	if steady > 0 {
-		r.steady(ctx, &m, steady)
-	}
-	for i := range kills + handovers {
-		took, err := r.lose(ctx, i >= kills)
-		if err != nil {
-			return m, fmt.Errorf("round %d: %w", i+1, err)
+		for i := range kills + handovers {
+			took, err := r.lose(ctx, i >= kills)
+			if err != nil {
+				return fmt.Errorf("round %d: %w", i+1, err)
+			}
+			if i < kills {
+				m.Kills = append(m.Kills, took)
+			} else {
+				m.Handovers = append(m.Handovers, took)
+			}
+			r.say("round %d: %v", i+1, took.Round(time.Millisecond))
 		}
-		if i < kills {
-			m.Kills = append(m.Kills, took)
-		} else {
-			m.Handovers = append(m.Handovers, took)
-		}
-		r.say("round %d: %v", i+1, took.Round(time.Millisecond))
-	}
-	return m, nil
+		return nil
+	})
+	return m, err
 }
 
 // lose ends the leader and returns how long it took until a write that was sent afterwards was acknowledged.

@@ -62,7 +62,7 @@ func resolved(f check.Final) bool {
 func expect(o Options, windows []nemesis.Window) check.Expect {
 	e := check.Expect{
 		MinAcks: o.MinAcks, Kinds: o.Kinds, MinFinalRead: max(1, o.Nodes), Reachable: len(o.Endpoints) > 0,
-		Channels: (&run{o: o}).channels(),
+		Channels: (&run{o: o}).channels(), Trimmed: o.Keep != "" && o.Keep != "6h",
 	}
 	if e.Reachable {
 		e.MinFinalRead = len(o.Endpoints)

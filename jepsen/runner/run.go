@@ -155,8 +155,13 @@ func (r *run) startDestination(host, namespace, addr string) error {
 	if err := os.MkdirAll(r.path("destinations"), 0o755); err != nil {
 		return err
 	}
-	p := control.NewProcess(host, namespace, r.path("destinations", host+".log"), nil,
-		[]string{self, "destination", "--listen", addr, "--log", r.path("destinations", host+".jsonl")})
+	argv := []string{self, "destination", "--listen", addr, "--log", r.path("destinations", host+".jsonl")}
+	if r.cluster != nil {
+		for _, n := range r.cluster.Nodes() {
+			argv = append(argv, "--host", n.Addr+"="+n.Host)
+		}
+	}
+	p := control.NewProcess(host, namespace, r.path("destinations", host+".log"), nil, argv)
 	if err := p.Start(); err != nil {
 		return err
 	}

@@ -1,0 +1,60 @@
+package check
+
+import (
+	"fmt"
+	"strings"
+
+	"penstock/jepsen/oracle"
+)
+
+// lingering is how long an old owner's attempts may go on arriving, from the first that comes too late: those under way
+// when its lease ended, and those a paused process had decided on before the pause, arrive at once when it resumes.
+const lingering = int64(6e9)
+
+// checkFencing: once the log gave an emitter to another node, the old owner's attempts end. (It compares the stamps of the
+// log with the times at the destinations; harness, nodes and destinations share one clock.)
+func checkFencing(in Input, _ *facts) *Result {
+	r := newResult("fencing")
+	if in.Expect.Reachable || len(in.Logs) == 0 {
+		return r
+	}
+	owners := oracle.Apply(oracle.Union(in.Logs, committedIndex(in.Observations))).Owners
+	late := map[string]int64{} // emitter, node, ownership -> first attempt that came too late
+	for _, a := range in.Attempts {
+		at := ownership(owners[a.Emitter], a.At)
+		if a.From == "" || at < 0 {
+			continue
+		}
+		r.Numbers["attempts"]++
+		owner := owners[a.Emitter][at]
+		if owner.Node == "" || hostOf(owner.Node) == a.From {
+			continue
+		}
+		r.Numbers["by an old owner"]++
+		name := fmt.Sprint(a.Emitter, a.From, at)
+		if _, ok := late[name]; !ok {
+			late[name] = a.At
+		}
+		if a.At-late[name] > lingering {
+			r.fail("%s went on for %.1fs to send for %s, which the log had given to %s", a.From, float64(a.At-late[name])/1e9, a.Emitter, owner.Node)
+		}
+	}
+	return r
+}
+
+// ownership is the place in terms of the one in force at a time, -1 when there was none yet.
+func ownership(terms []oracle.Owner, at int64) int {
+	found := -1
+	for i, t := range terms {
+		if t.Since <= at {
+			found = i
+		}
+	}
+	return found
+}
+
+// hostOf is the host of a node id; a replaced node n2r1 runs on n2.
+func hostOf(id string) string {
+	host, _, _ := strings.Cut(id, "r")
+	return host
+}
