@@ -16,6 +16,14 @@ func (m *Machine) Checkpoint() error {
 	return m.checkpointLocked()
 }
 
+// CheckpointDue tells whether half of Config.DirtyBytes has changed. Who then calls Checkpoint from a goroutine of its own
+// spares Apply from doing it, and from waiting for the disk.
+func (m *Machine) CheckpointDue() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.mu.weight >= m.cfg.DirtyBytes/2
+}
+
 // checkpointLocked needs storeMu.
 func (m *Machine) checkpointLocked() error {
 	m.mu.Lock()

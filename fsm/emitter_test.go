@@ -348,3 +348,32 @@ func TestPausedIsReplicated(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, command.NoSuchEmitter, res.Status)
 }
+
+func TestReadsAgreeWithOneAnother(t *testing.T) {
+	r := newRig(t)
+	info := r.put(channelOf("c", fileEmitter("f", 2, 0, 0)))
+	first := r.send("c", "a", "b", "c").Index
+	e := r.own(r.emitter("c", 0))
+	require.NotZero(t, e.UnresolvedBytes)
+	run, ok := r.m.RunOf(e.ChannelIndex, e.EmitterIndex, 2)
+	require.True(t, ok)
+	require.Equal(t, Run{1, 2}, run)
+	p, ok := r.m.PointAtIndex(info.Index, first+100)
+	require.True(t, ok)
+	require.Equal(t, Point{Seq: 1, Index: first}, p)
+	_, ok = r.m.PointAtIndex(info.Index, first-1)
+	require.False(t, ok)
+	balance, ok := r.m.LedgerOf("c")
+	require.True(t, ok)
+	require.Equal(t, r.index, balance.AppliedIndex)
+	require.Equal(t, r.ledger("c")[0], balance.Rows[0].LedgerRow)
+	require.Equal(t, "n1", balance.Rows[0].Owner)
+	byIndex, ok := r.m.ChannelByIndex(info.Index)
+	require.True(t, ok)
+	byName, _ := r.m.Channel("c")
+	require.Equal(t, byName, byIndex)
+	r.report(e, command.Outcome{First: 1, Last: 3, Kind: command.Delivered})
+	e, _ = r.m.Emitter(e.ChannelIndex, e.EmitterIndex)
+	require.Zero(t, e.UnresolvedBytes)
+	require.False(t, r.m.CheckpointDue())
+}

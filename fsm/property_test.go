@@ -50,7 +50,7 @@ func TestRandomLogs(t *testing.T) { rapid.Check(t, randomLog) }
 func randomLog(t *rapid.T) {
 	r := newRig(t)
 	d := &driver{T: t, rig: r, model: model{channels: map[uint64]*modelChannel{}}}
-	steps := rapid.IntRange(1, 60).Draw(t, "steps")
+	steps := rapid.IntRange(1, 40).Draw(t, "steps")
 	type applied struct {
 		index, term uint64
 		data        []byte

@@ -44,6 +44,7 @@ type EmitterInfo struct {
 	CutSeq                     uint64 // every delivery up to it is in a closed run
 	NextSeq                    uint64 // the next event's
 	Pending, Dead, Poison      uint64
+	UnresolvedBytes            uint64 // uncompressed, from about the lowest pending delivery to the tip; a little too much
 }
 
 // LedgerRow is the balance of one emitter (P3): Accepted = the sum of all the others.
@@ -233,12 +234,15 @@ func (m *Machine) Emitter(channelIndex, emitterIndex uint64) (EmitterInfo, bool)
 }
 
 func (e *emitter) info() EmitterInfo {
-	c := e.ch
+	c, unresolved := e.ch, uint64(0)
+	if e.low < c.seq {
+		unresolved = c.bytes - e.need.bytes
+	}
 	return EmitterInfo{
 		Channel: c.spec.Name, ChannelIndex: c.index, EmitterIndex: e.index, ChannelVersion: c.version, Emitter: e.name,
 		Spec: e.spec, Semantics: c.spec.Semantics, Order: c.spec.Order, OnKeyFailure: c.spec.OnKeyFailure, Owner: e.owner,
 		Epoch: e.epoch, Paused: e.paused, StartSeq: e.start, LowWater: e.low, CutSeq: e.cut, NextSeq: c.seq + 1,
-		Pending: e.pending(), Dead: e.dead, Poison: e.poison,
+		Pending: e.pending(), Dead: e.dead, Poison: e.poison, UnresolvedBytes: unresolved,
 	}
 }
 

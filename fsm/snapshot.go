@@ -11,7 +11,7 @@ import (
 	"penstock/fsm/internal/wire"
 )
 
-// The snapshot stream, docs/format/snapshot.md. Constants of the format: they never change.
+// The snapshot stream, docs/format/state.md. Constants of the format: they never change.
 const (
 	snapshotMagic   = "PNSTSNAP"
 	snapshotVersion = 1
@@ -129,6 +129,9 @@ func (m *Machine) Restore(r io.Reader) error {
 	}
 	m.storeMu.Lock()
 	defer m.storeMu.Unlock()
+	if err := m.Err(); err != nil {
+		return err
+	}
 	h := s.head()
 	if err := m.store.Replace(h.encode(), s.allRows); err != nil {
 		m.mu.Lock()
@@ -137,9 +140,6 @@ func (m *Machine) Restore(r io.Reader) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.mu.err != nil {
-		return m.mu.err
-	}
 	m.mu.state = s
 	if m.mu.changed != nil {
 		close(m.mu.changed)

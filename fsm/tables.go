@@ -25,8 +25,8 @@ import (
 //	 4  points       channel, first seq           count n, { seq n, index n, stamp z, prev z, bytes n }, each but the first
 //	                                              as the difference to the one before
 //	 5  emitters     channel, emitter             owner s, epoch n, paused b, start n
-//	 6  progress     channel, emitter             low n, cut n, open events n, bytes n, since z, need: seq n, index n, bytes n,
-//	                                              stamp z, prev z; delivered n, dead n, poison n, discarded n, lost n
+//	 6  progress     channel, emitter             low n, cut n, open events n, bytes n, since z, need: seq n, index n, stamp z,
+//	                                              prev z, bytes n; delivered n, dead n, poison n, discarded n, lost n
 //	 7  resolved     channel, emitter, block      64 words of 8 bytes little-endian: bit i is seq block*4096+i
 //	 8  runs         channel, emitter, first seq  count n, { length n, count n }
 //	 9  retries      channel, emitter, first seq  attempts n, first failed z, last failed z, class n, status n, reason s,
