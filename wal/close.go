@@ -36,9 +36,11 @@ func (l *Log) shut() error {
 	default:
 	}
 	close(l.closed)
-	segs := append(append([]*segment(nil), l.mu.segs...), l.mu.doomed...)
 	l.mu.Unlock()
 	l.waitLoops()
+	l.mu.Lock()
+	segs := append(append([]*segment(nil), l.mu.segs...), l.mu.doomed...)
+	l.mu.Unlock()
 	l.metrics.unregister(l.cfg.Registerer)
 	var errs []error
 	for _, seg := range segs {

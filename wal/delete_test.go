@@ -126,7 +126,7 @@ func TestFloorHoldsSegments(t *testing.T) {
 	l.SetFloor(21)
 	require.LessOrEqual(t, first(), uint64(16), "Raft allowed 15")
 	requireEntry(t, l, entry(16, 1, 14000))
-	require.Eventually(t, func() bool { return len(l.Stats().files(t, fsys)) == l.Stats().Segments }, time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(segmentFiles(t, fsys)) == l.Stats().Segments }, time.Second, time.Millisecond)
 	want := first()
 	l2 := mustOpen(t, fsys.CrashClone(0, 0))
 	got, err := l2.FirstIndex()
@@ -134,8 +134,8 @@ func TestFloorHoldsSegments(t *testing.T) {
 	require.LessOrEqual(t, got, want)
 }
 
-// files lists the segment files on disk.
-func (Stats) files(t *testing.T, fsys vfs.FS) (names []string) {
+// segmentFiles lists the segment files on disk.
+func segmentFiles(t *testing.T, fsys vfs.FS) (names []string) {
 	t.Helper()
 	dir, err := fsys.ReadDir(testDir)
 	require.NoError(t, err)

@@ -69,7 +69,7 @@ func (l *Log) SetFloor(index uint64) {
 // Raft allows and the floor's predecessor (whose term a leader still needs),
 // and moves the base up. The base is never 1: a snapshot label is at least 2.
 func (l *Log) dropLocked() bool {
-	if l.mu.floor < 2 {
+	if l.mu.floor < 2 || l.usable() != nil {
 		return false
 	}
 	limit := min(l.mu.allowed+1, l.mu.floor-1)
