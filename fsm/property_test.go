@@ -51,17 +51,14 @@ func randomLog(t *rapid.T) {
 	r := newRig(t)
 	d := &driver{T: t, rig: r, model: model{channels: map[uint64]*modelChannel{}}}
 	steps := rapid.IntRange(1, 40).Draw(t, "steps")
-	type applied struct {
-		index, term uint64
-		data        []byte
-	}
 	var log []applied
+	d.logged = func() { log = append(log, applied{r.index, r.term, r.log[len(r.log)-1]}) }
 	snapshotAt := rapid.IntRange(0, steps).Draw(t, "snapshotAt")
 	var snapshot []byte
 	var snapshotLen int
 	for i := range steps {
 		d.step()
-		log = append(log, applied{r.index, r.term, r.log[len(r.log)-1]})
+		d.logged()
 		d.check()
 		if i == snapshotAt {
 			snapshot, snapshotLen = snapshotOf(t, r.m), len(log)
@@ -113,8 +110,17 @@ func randomLog(t *rapid.T) {
 type driver struct {
 	*rapid.T
 	*rig
-	model model
+	model  model
+	logged func() // notes the entry applied last
 }
+
+// applied is one entry of the log.
+type applied struct {
+	index, term uint64
+	data        []byte
+}
+
+func (*driver) learnNothing([][]byte) {}
 
 func (d *driver) n(lo, hi int, what string) int { return rapid.IntRange(lo, hi).Draw(d.T, what) }
 
@@ -132,6 +138,18 @@ func (d *driver) step() {
 		d.term += uint64(d.n(0, 1, "term"))
 	}
 	var commands []command.Command
+	if d.n(0, 2, "own") > 0 {
+		var a command.Assign
+		for _, e := range d.m.Emitters() {
+			if e.Owner == "" {
+				a.Items = append(a.Items, command.Assignment{ChannelIndex: e.ChannelIndex, EmitterIndex: e.EmitterIndex, Node: "n1"})
+			}
+		}
+		if len(a.Items) > 0 {
+			d.learnNothing(d.apply(a))
+			d.logged()
+		}
+	}
 	for range d.n(1, 4, "commands") {
 		commands = append(commands, d.command())
 	}
@@ -164,7 +182,7 @@ func (d *driver) command() command.Command {
 		}
 		return a
 	case kind == 14:
-		return command.ChannelDelete{Name: d.name(), Discard: d.n(0, 3, "discard") == 0}
+		return command.ChannelDelete{Name: d.name(), Discard: d.n(0, 9, "discard") == 0}
 	case kind == 15:
 		return command.ClusterInit{ClusterID: [16]byte{byte(d.n(1, 2, "cluster"))}, Name: "x"}
 	case kind == 16:
