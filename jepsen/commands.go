@@ -58,6 +58,7 @@ func runCommand() *cobra.Command {
 		},
 	}
 	runFlags(cmd, &o)
+	cmd.Flags().BoolVar(&o.KeepData, "keep-data", false, "keep the nodes' directories also when the run passed")
 	cmd.Flags().StringSliceVar(&o.Endpoints, "endpoints", nil, "base URLs of a cluster of your own; nothing is laid or broken by the harness")
 	cmd.Flags().StringVar(&o.FaultCommand, "fault-command", "", "with --endpoints: a shell command run with `begin` and `end` in turns")
 	cmd.Flags().StringVar(&o.Listen, "listen", "", "with --endpoints: HOST:PORT of the webhook receiver, as the cluster reaches it")

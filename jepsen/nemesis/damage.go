@@ -106,7 +106,7 @@ func flipPair(ctx context.Context, a *Act) error {
 	if err != nil {
 		return err
 	}
-	what, err := flip(a, path)
+	what, err := flipAfter(a, path, 0.85) // near the end: above what the state was checkpointed at
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,10 @@ func newestSegment(n *control.Node) (string, error) {
 	return newest, nil
 }
 
-func flip(a *Act, path string) (string, error) {
+func flip(a *Act, path string) (string, error) { return flipAfter(a, path, 0) }
+
+// flipAfter flips bits behind the given part of the used bytes.
+func flipAfter(a *Act, path string, part float64) (string, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return "", err
@@ -156,7 +159,8 @@ func flip(a *Act, path string) (string, error) {
 	}
 	var at []int64
 	for range 1 + a.Rand.IntN(3) {
-		offset := a.Rand.Int64N(used)
+		from := int64(part * float64(used))
+		offset := from + a.Rand.Int64N(used-from)
 		var b [1]byte
 		if _, err := f.ReadAt(b[:], offset); err != nil {
 			return "", err

@@ -37,6 +37,7 @@ type run struct {
 	faults  *history.Writer[history.Fault]
 	windows []nemesis.Window
 	final   check.Final
+	verdict check.Verdict
 }
 
 // Run carries out one run and returns where it is stored and its verdict. An error means that the harness failed, not the
@@ -57,14 +58,11 @@ func Run(ctx context.Context, o Options) (dir string, v check.Verdict, err error
 	if err := os.MkdirAll(r.dir, 0o755); err != nil {
 		return "", v, err
 	}
-	if err := r.play(ctx); err != nil {
-		return r.dir, v, err
-	}
-	v, err = Recheck(r.dir)
-	return r.dir, v, err
+	err = r.play(ctx)
+	return r.dir, r.verdict, err
 }
 
-// play does everything but judge; it leaves the evidence in the run's directory.
+// play does everything; it leaves the evidence in the run's directory, and the nodes' directories too when the run failed.
 func (r *run) play(ctx context.Context) (err error) {
 	if err := r.lay(ctx); err != nil {
 		return err
@@ -97,7 +95,14 @@ func (r *run) play(ctx context.Context) (err error) {
 	}
 	stopWatching()
 	watchers.Wait()
-	return errors.Join(err, observations.Close(), r.faults.Close(), r.collect(ctx))
+	if err := errors.Join(err, observations.Close(), r.faults.Close(), r.collect(ctx)); err != nil {
+		return err
+	}
+	r.verdict, err = Recheck(r.dir)
+	if r.cluster != nil && (r.o.KeepData || r.verdict.Verdict == check.Fail) {
+		err = errors.Join(err, r.keepData())
+	}
+	return err
 }
 
 func (r *run) path(parts ...string) string {
