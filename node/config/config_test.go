@@ -185,6 +185,8 @@ func TestClusterOfOneNeedsNoSeedsAndNoPeers(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, c.Single())
 	require.Empty(t, c.Warnings())
+	_, err = Load("", nil, map[string]string{"node.id": "n1", "node.data_dir": "/d", "wal.storage": "disk", "node.gossip": "0.0.0.0:7072"})
+	require.ErrorContains(t, err, "insecure_plaintext", "it listens too")
 }
 
 type resolver func(host string) error

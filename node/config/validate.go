@@ -104,10 +104,7 @@ func (k *checker) advertised() {
 type listener struct{ key, value string }
 
 func (k *checker) listeners() []listener {
-	l := []listener{{"node.http", k.Node.HTTP}}
-	if !k.Single() {
-		l = append(l, listener{"node.raft", k.Node.Raft}, listener{"node.gossip", k.Node.Gossip})
-	}
+	l := []listener{{"node.http", k.Node.HTTP}, {"node.raft", k.Node.Raft}, {"node.gossip", k.Node.Gossip}}
 	if k.Node.Debug != "" {
 		l = append(l, listener{"node.debug", k.Node.Debug})
 	}
