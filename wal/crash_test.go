@@ -130,7 +130,7 @@ func recordCrashes(t *testing.T, seeds int) []crashPoint {
 // crash argument comes back as it was before the call in progress or as it is
 // after it, and the log then goes on.
 func TestCrashAtEveryOperationKeepsWhatWasAcked(t *testing.T) {
-	points := recordCrashes(t, 8)
+	points := recordCrashes(t, 5)
 	require.Greater(t, len(points), 200)
 	for _, p := range points {
 		l, err := Open(testDir, testConfig(t, p.disk))
