@@ -102,12 +102,7 @@ func (n *Node) openLog() (err error) {
 	n.wal, err = wal.Open(filepath.Join(n.cfg.Node.DataDir, "wal"), wal.Config{
 		SegmentBytes: int64(n.cfg.WAL.SegmentBytes), Logger: n.log, Registerer: n.registry, Fatal: n.fatalDisk,
 	})
-	if err != nil {
-		return err
-	}
-	r := n.wal.Recovery()
-	n.log.Info("log opened", "first", r.First, "last", r.Last, "torn_bytes", r.TornBytes)
-	return nil
+	return err
 }
 
 func (n *Node) openState() (err error) {
@@ -133,8 +128,8 @@ func (n *Node) openCluster() (err error) {
 		Timers: cluster.Timers{
 			Heartbeat: time.Duration(c.Cluster.Heartbeat), Election: time.Duration(c.Cluster.Election), Lease: time.Duration(c.Cluster.Lease),
 		},
-		SnapshotBytes: int64(c.Cluster.SnapshotBytes),
-		AppendEntry:   command.AppendEntry, InitCommand: initCommand, ReportExtra: n.report,
+		SnapshotBytes: int64(c.Cluster.SnapshotBytes), TrailingLogs: uint64(c.Cluster.TrailingEntries),
+		AppendEntry: command.AppendEntry, InitCommand: initCommand, ReportExtra: n.report,
 		Lock: n.lock, Logger: n.log, Registerer: n.registry, Fatal: n.opts.Fatal,
 	}, n.wal, stateMachine{n.machine})
 	return err

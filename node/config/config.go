@@ -54,6 +54,8 @@ type Cluster struct {
 	Election      spec.Duration `yaml:"election"`
 	Lease         spec.Duration `yaml:"lease"`
 	SnapshotBytes spec.Size     `yaml:"snapshot_bytes"` // a snapshot is due each so many bytes of log
+	// TrailingEntries are kept behind a snapshot for followers that lag, before log may go.
+	TrailingEntries int `yaml:"trailing_entries"`
 }
 
 // The kinds of WAL storage. The third of the contract, s3, is refused as not built yet.
@@ -113,7 +115,7 @@ const (
 func Default() Config {
 	return Config{
 		Node:    Node{HTTP: "127.0.0.1:7070", Raft: "127.0.0.1:7071", Gossip: "127.0.0.1:7072", Debug: "127.0.0.1:7073"},
-		Cluster: Cluster{Name: "penstock", Heartbeat: ms(400), Election: ms(400), Lease: ms(300), SnapshotBytes: 128 * mib},
+		Cluster: Cluster{Name: "penstock", Heartbeat: ms(400), Election: ms(400), Lease: ms(300), SnapshotBytes: 128 * mib, TrailingEntries: 8192},
 		WAL:     WAL{Storage: StorageClustered, MaxBytes: 50 * gib, SegmentBytes: 64 * mib},
 		DeadLetter: DeadLetter{
 			MaxFiles: 100, MaxBytes: 5 * gib, Overflow: "block", Scan: ms(60_000),

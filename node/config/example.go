@@ -25,6 +25,7 @@ cluster:
   election: 400ms                 # at least heartbeat
   lease: 300ms                    # half of heartbeat to all of it
   snapshot_bytes: 128MiB          # a snapshot is due each so many bytes of log
+  trailing_entries: 8192          # log entries kept behind a snapshot for followers that lag
 
 wal:
   storage: clustered              # clustered | disk (a cluster of one, no seeds); s3 is not built yet

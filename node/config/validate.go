@@ -173,6 +173,7 @@ func (k *checker) storage() {
 	k.size("wal.segment_bytes", k.WAL.SegmentBytes, mib, gib)
 	k.size("wal.max_bytes", k.WAL.MaxBytes, 4*k.WAL.SegmentBytes, 1<<20*gib)
 	k.size("cluster.snapshot_bytes", k.Cluster.SnapshotBytes, mib, 1024*gib)
+	k.number("cluster.trailing_entries", k.Cluster.TrailingEntries, 16, 10_000_000)
 
 	d := k.DeadLetter
 	if d.Directory != "" && k.Node.DataDir != "" && filepath.Clean(d.Directory) == filepath.Clean(k.Node.DataDir) {

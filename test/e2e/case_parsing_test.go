@@ -50,6 +50,7 @@ func TestB01LongLinesAreTakenWholeOrRefusedWhole(t *testing.T) {
 			continue
 		}
 		require.Equal(t, 200, status, answer)
+		waitApplied(t, g)
 		got := tailAll(t, follower, "long")
 		require.Len(t, got, total+5, "the lines behind the long one are there")
 		for i, s := range got[total:] {
@@ -208,6 +209,7 @@ func TestB11RepeatedIDsInOneBatch(t *testing.T) {
 		}()
 	}
 	require.Equal(t, 2, <-results+<-results, "two identical batches at once are accepted once")
+	waitApplied(t, g)
 	got := tailAll(t, g.nodes[2], "keys")
 	var stored []string
 	for _, s := range got {

@@ -53,8 +53,9 @@ type options struct {
 	single bool
 	drain  string
 	// segmentBytes and snapshotBytes make log go early, so that a short test sees it.
-	segmentBytes, snapshotBytes string
-	env                         []string
+	segmentBytes string
+	trailing     int
+	env          []string
 }
 
 // group is a cluster of real processes.
@@ -101,6 +102,9 @@ func newGroup(t *testing.T, opts options) *group {
 	if opts.drain == "" {
 		opts.drain = "10s"
 	}
+	if opts.segmentBytes == "" {
+		opts.segmentBytes = "4MiB" // a segment is filled with zeros when it is made: many clusters on one small disk
+	}
 	g := &group{t: t, opts: opts, dir: t.TempDir()}
 	for i := range opts.nodes {
 		g.nodes = append(g.nodes, g.layout(fmt.Sprintf("n%d", i+1)))
@@ -146,17 +150,15 @@ func (p *proc) writeConfig(seeds []string) {
 	if !p.g.opts.single {
 		fmt.Fprintf(&b, "  seeds: [%s]\n", quoted(seeds))
 	}
-	if s := p.g.opts.snapshotBytes; s != "" {
-		fmt.Fprintf(&b, "  snapshot_bytes: %s\n", s)
+	if n := p.g.opts.trailing; n > 0 {
+		fmt.Fprintf(&b, "  trailing_entries: %d\n", n)
 	}
 	storage := "clustered"
 	if p.g.opts.single {
 		storage = "disk"
 	}
 	fmt.Fprintf(&b, "wal:\n  storage: %s\n", storage)
-	if s := p.g.opts.segmentBytes; s != "" {
-		fmt.Fprintf(&b, "  segment_bytes: %s\n", s)
-	}
+	fmt.Fprintf(&b, "  segment_bytes: %s\n", p.g.opts.segmentBytes)
 	fmt.Fprintf(&b, "dead_letter: {directory: %s}\ndrain: %s\n", p.dlq, p.g.opts.drain)
 	require.NoError(p.g.t, os.WriteFile(p.config, []byte(b.String()), 0o600))
 }

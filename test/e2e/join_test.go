@@ -16,7 +16,7 @@ import (
 // TestNewNodesGetEveryNeededEvent: a fourth node joins while events are pending and older log is gone, leads, snapshots; a
 // fifth joins from it. Exactly one install each, every needed event from the floor on readable on both, the same hash.
 func TestNewNodesGetEveryNeededEvent(t *testing.T) {
-	g := startGroup(t, options{segmentBytes: "1MiB", snapshotBytes: "1GiB"})
+	g := startGroup(t, options{segmentBytes: "1MiB", trailing: 16})
 	c := g.client()
 	ctx := context.Background()
 	hook := startReceiver(t)

@@ -166,7 +166,7 @@ func TestFollowedTailShowsWhatComes(t *testing.T) {
 	g := startGroup(t, options{})
 	_, err := g.client().PutChannel(context.Background(), "live", channelSpec("live", ""), client.PutOptions{})
 	require.NoError(t, err)
-	cmd := exec.Command(binary, "--addr", g.follower().http, "tail", "live", "-f")
+	cmd := exec.Command(binary, "--addr", g.follower().http, "--output", "json", "tail", "live", "-f")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	stdout, err := cmd.StdoutPipe()
 	require.NoError(t, err)

@@ -193,6 +193,7 @@ func TestFailedDrainExits14AndTheNextStartReplays(t *testing.T) {
 	require.NoError(t, err)
 	w := startWriters(t, "drained", g.addresses(), 4, 5)
 	w.waitAcks(200, 10*time.Second)
+	waitOwned(t, c, "drained")
 	l, err := c.Ledger(context.Background(), "drained")
 	require.NoError(t, err)
 	owner := g.byID(l.Emitters[0].Owner)
