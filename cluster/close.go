@@ -79,6 +79,7 @@ func (c *Cluster) Close() error {
 	if c.server != nil {
 		c.server.wg.Wait()
 	}
+	c.fetches.closeAll()
 	c.wg.Wait()
 	c.lease.drop()
 	if in := c.current.Swap(nil); in != nil { // started while we stopped

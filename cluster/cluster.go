@@ -51,9 +51,12 @@ type Cluster struct {
 	lease    *ownerLease
 	table    reportTable
 	inFlight admission
+	fetches  fetchTable
 	draining atomic.Bool
 	caughtUp atomic.Bool
-	installs atomic.Uint64 // snapshots received and installed
+	// needsState: there is no state to start Raft from; one is fetched first.
+	needsState atomic.Bool
+	installs   atomic.Uint64 // snapshots received and installed
 
 	failed struct {
 		sync.Mutex
@@ -153,6 +156,8 @@ func (c *Cluster) listen() error {
 	c.server.handle(methodLease, laneControl, c.serveLease)
 	c.server.handle(methodWall, laneControl, c.serveWall)
 	c.server.handle(methodMember, laneControl, c.serveMember)
+	c.server.handle(methodSnapOpen, laneBulk, c.serveSnapOpen)
+	c.server.handle(methodSnapRead, laneBulk, c.serveSnapRead)
 	c.client = newPeerClient(c.dialPeer)
 	var err error
 	if c.raftPort, err = listen(c.cfg.RaftAddr, c.logger, c.acceptPeer); err != nil {

@@ -66,6 +66,15 @@ func (c *Cluster) joinRound(ctx context.Context) error {
 		c.waitingFor(missing)
 		return nil
 	}
+	if c.needsState.Load() {
+		if err := c.fetchSnapshot(ctx, answers); err != nil {
+			c.waitingFor(err.Error())
+			return nil
+		}
+		if c.needsState.Load() {
+			return nil // what was fetched does not reach far enough either
+		}
+	}
 	c.waitingFor("")
 	return c.startRaft()
 }

@@ -3,6 +3,8 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -162,4 +164,31 @@ func TestInstallBelowTheEndOfAnotherLogStartsRaftAnew(t *testing.T) {
 	awaitSame(t, leader, victim)
 	require.Equal(t, 1, victim.log.resets)
 	requireSameLog(t, leader.log, victim.log, 20)
+}
+
+// DESIGN 4.4: with every snapshot and the state lost, and the log's front gone, one is fetched before Raft starts.
+func TestLostSnapshotsAndStateAreFetchedFromAPeer(t *testing.T) {
+	t.Parallel()
+	nodes := newTestNodes(t, 3)
+	startAll(nodes)
+	leader := awaitLeader(t, nodes...)
+	for i := range 30 {
+		leader.propose(t, fmt.Sprintf("a%d", i))
+	}
+	leader.propose(t, "floor:20")
+	takeSnapshots(t, nodes...)
+	leader.propose(t, "after")
+	awaitSame(t, nodes...)
+	victim := nodes[1]
+	eventually(t, 5*time.Second, func() bool { b, _ := victim.log.Base(); return b == 18 }, "the log is cut behind the floor")
+	victim.stop()
+	require.NoError(t, os.RemoveAll(filepath.Join(victim.dir, "snapshots")))
+	victim.sm = &toySM{}
+	victim.start()
+	awaitSame(t, nodes[0], victim)
+	awaitLeader(t, nodes...).propose(t, "on it goes")
+	awaitSame(t, nodes...)
+	require.Zero(t, victim.log.resets, "its own log goes on")
+	requireSameLog(t, nodes[0].log, victim.log, 20)
+	eventually(t, 5*time.Second, func() bool { return victim.c.Status().PayloadComplete }, "it caught up")
 }

@@ -13,8 +13,8 @@ import (
 //     lies before (rqlite#2747).
 //  3. A log that ends below the newest snapshot, or below what was applied, has lost entries that were acknowledged, unless an
 //     installation is still catching up.
-//  4. Snapshots that all end below the log's base leave a gap: the state machine makes one if it is past the base, else the node cannot
-//     start alone.
+//  4. Snapshots that all end below the log's base leave a gap: the state machine makes one if it is past the base, else one is fetched
+//     from a peer before Raft starts (fetch.go).
 func (c *Cluster) openCheck() error {
 	if err := c.resumeInstall(); err != nil {
 		return err
@@ -89,6 +89,7 @@ func (c *Cluster) restoreFrom(m *snapMeta) error {
 }
 
 func (c *Cluster) coverBase(newest *snapMeta) error {
+	c.needsState.Store(false)
 	base, _ := c.log.Base()
 	if base == 0 || newest != nil && newest.StateIndex >= base {
 		return nil
@@ -96,7 +97,12 @@ func (c *Cluster) coverBase(newest *snapMeta) error {
 	conf, index := c.book.configuration()
 	applied, _ := c.sm.Applied()
 	if applied < base || len(conf.Servers) == 0 {
-		return damaged("the log begins after %d, and no snapshot and no state reach it", base)
+		if c.cfg.Single {
+			return damaged("the log begins after %d, and no snapshot and no state reach it", base)
+		}
+		c.logger.Error("no snapshot and no state reach the log's base: one is fetched from a peer", "base", base, "applied", applied)
+		c.needsState.Store(true)
+		return nil
 	}
 	c.logger.Warn("no good snapshot reaches the log's base: the state machine makes one", "base", base, "applied", applied)
 	s, err := c.sm.Snapshot()

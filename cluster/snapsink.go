@@ -20,6 +20,7 @@ type snapshotSink struct {
 	meta    snapMeta
 	isLocal bool
 	head    []byte // the state header of an installation, until it is whole
+	fetched bool   // taken from a peer because there is no state to go on from: what the log holds is no reason to refuse
 	done    bool
 	refused error
 }
@@ -46,7 +47,7 @@ func (k *snapshotSink) Write(p []byte) (int, error) {
 
 // begin looks at the first bytes of an installation, and refuses one that would take this node backwards.
 func (k *snapshotSink) begin(p []byte) error {
-	if k.head == nil {
+	if k.head == nil && !k.fetched {
 		if k.refused = k.store.admit(k.meta.LabelIndex, k.meta.LabelTerm); k.refused != nil {
 			k.store.logger.Error("a snapshot that should not have been sent is refused", "label", k.meta.LabelIndex, "error", k.refused)
 		}
