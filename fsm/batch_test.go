@@ -112,6 +112,18 @@ func TestDedupForgetsOnlyAfterTheWindow(t *testing.T) {
 	require.EqualValues(t, 1, info.DedupKeys)
 }
 
+func TestTheLastKeyOfAGenerationIsKeptForTheWholeWindow(t *testing.T) {
+	r := newRig(t)
+	c := channelOf("c")
+	c.Dedup.Window = spec.Duration(160 * second)
+	r.put(c)
+	r.send("c", "a")
+	r.stamp += 9 * second // still the same generation
+	r.send("c", "b")
+	r.stamp += 160 * second
+	require.EqualValues(t, 1, r.send("c", "b").Duplicates)
+}
+
 func TestDedupFullRefusesOrShortens(t *testing.T) {
 	ids := []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10"}
 	for _, onFull := range []string{"refuse", "shorten"} {
