@@ -44,7 +44,7 @@ func victims(n *control.Node) ([]string, error) {
 		if err != nil {
 			return err
 		}
-		if (strings.Contains(rel, "wal") || strings.Contains(rel, "snap")) && info.Size() > 0 && !strings.Contains(rel, "lock") {
+		if (strings.Contains(rel, "wal") || strings.Contains(rel, "snap")) && info.Size() > 0 && !strings.Contains(rel, "lock") && !strings.Contains(rel, "spare-") {
 			files = append(files, path)
 		}
 		return nil
@@ -54,6 +54,27 @@ func victims(n *control.Node) ([]string, error) {
 	}
 	slices.Sort(files)
 	return files, err
+}
+
+// pick prefers what hurts: a segment of the log in three of four cases, a snapshot in one of eight, else anything.
+func pick(a *Act, files []string) string {
+	want := ""
+	switch n := a.Rand.IntN(8); {
+	case n < 6:
+		want = "/wal/"
+	case n < 7:
+		want = ".snap"
+	}
+	var some []string
+	for _, f := range files {
+		if strings.Contains(f, want) && (want != "/wal/" || strings.HasSuffix(f, ".seg")) {
+			some = append(some, f)
+		}
+	}
+	if len(some) == 0 {
+		some = files
+	}
+	return some[a.Rand.IntN(len(some))]
 }
 
 func killFor(ctx context.Context, a *Act, n *control.Node) error {
@@ -76,7 +97,7 @@ func damage(do func(a *Act, path string) (string, error)) func(context.Context, 
 		if err != nil {
 			return err
 		}
-		path := files[a.Rand.IntN(len(files))]
+		path := pick(a, files)
 		what, err := do(a, path)
 		if err != nil {
 			return err

@@ -46,32 +46,33 @@ func (r *run) healthy(ctx context.Context) error {
 func (r *run) allReady(ctx context.Context) error {
 	for _, c := range r.clients {
 		if !c.Ready(ctx) {
-			return fmt.Errorf("%s is not ready%s", c.Node, r.exitOf(c.Node))
+			return errors.Join(fmt.Errorf("%s is not ready", c.Node), r.ended(c.Node))
 		}
 	}
 	return nil
 }
 
-func (r *run) exitOf(host string) string {
+// ended is nil unless the node's process has ended.
+func (r *run) ended(host string) error {
 	if r.cluster == nil {
-		return ""
+		return nil
 	}
 	for _, n := range r.cluster.Nodes() {
 		if exit, ended := n.Process.LastExit(); n.Host == host && ended {
-			return ": it ended with " + exit.String()
+			return fmt.Errorf("%w with %v", errEnded, exit)
 		}
 	}
-	return ""
+	return nil
 }
 
 func (r *run) applied(ctx context.Context, target uint64) error {
 	for _, c := range r.clients {
 		v, err := c.Cluster(ctx)
 		if err != nil {
-			return err
+			return errors.Join(err, r.ended(c.Node))
 		}
 		if v.Applied < target {
-			return fmt.Errorf("%s has applied %d of %d%s", c.Node, v.Applied, target, r.exitOf(c.Node))
+			return fmt.Errorf("%s has applied %d of %d", c.Node, v.Applied, target)
 		}
 	}
 	return nil

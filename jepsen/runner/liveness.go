@@ -86,6 +86,10 @@ func (r *run) finalReads(ctx context.Context) error {
 	var wg sync.WaitGroup
 	errs := make(chan error, 1000)
 	for _, c := range r.clients {
+		if err := r.ended(c.Node); err != nil {
+			r.final.Liveness = append(r.final.Liveness, check.Liveness{Name: "final read", Bound: int64(boundRead), Note: c.Node + ": " + err.Error()})
+			continue
+		}
 		for _, channel := range r.channels() {
 			rd, err := workload.NewReader(r.env, "final-"+channel+"-"+c.Node, c, channel)
 			if err != nil {

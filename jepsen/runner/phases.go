@@ -76,14 +76,17 @@ func (r *run) within(ctx context.Context, name string, bound time.Duration, f fu
 	return err == nil
 }
 
-// poll asks until f is content; its last complaint is the error.
+// errEnded says that a node's process has ended: nobody starts it again, so there is nothing to wait for.
+var errEnded = errors.New("the process has ended")
+
+// poll asks until f is content; its last complaint is the error. It does not wait for a process that has ended.
 func poll(ctx context.Context, f func(context.Context) error) error {
 	for {
 		err := f(ctx)
 		if err == nil {
 			return nil
 		}
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || errors.Is(err, errEnded) {
 			return err
 		}
 		pause(ctx, 100*time.Millisecond)

@@ -2,6 +2,7 @@ package workload
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -52,7 +53,7 @@ func (r *Reader) Whole(ctx context.Context, to uint64) error {
 		next, n, ok := r.page(ctx, history.FinalTail, from, 0)
 		if !ok {
 			if ctx.Err() != nil {
-				return fmt.Errorf("read all of %s at %s: %w", r.channel, r.node.Node, ctx.Err())
+				return errors.Join(fmt.Errorf("read all of %s at %s: %w", r.channel, r.node.Node, ctx.Err()), r.rec.out.Close())
 			}
 			pause(ctx, 200*time.Millisecond)
 		}
