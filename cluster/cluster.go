@@ -77,7 +77,7 @@ func Open(cfg Config, log Log, sm StateMachine) (*Cluster, error) {
 	}
 	cfg = cfg.withDefaults()
 	c := &Cluster{
-		cfg: cfg, logger: cfg.Logger.With("node", cfg.NodeID), log: newLogStore(log), sm: sm, lock: cfg.Lock,
+		cfg: cfg, logger: cfg.Logger, log: newLogStore(log), sm: sm, lock: cfg.Lock,
 		rebuilds: make(chan struct{}, 1), clock: newStampClock(time.Now), lease: newOwnerLease(time.Now),
 		inFlight: admission{limit: cfg.InFlightBytes},
 	}

@@ -204,6 +204,7 @@ func TestAttemptsAreRememberedUntilTheRunIsResolved(t *testing.T) {
 		return command.Outcome{First: 1, Last: 3, Kind: command.Failed, Attempts: 2, At: at, Class: command.ClassTransient, Status: status, Reason: "r"}
 	}
 	require.Equal(t, command.OK, r.report(e, failed(100, 500), failed(200, 503)))
+	require.Equal(t, command.OK, r.report(e, failed(100, 500), failed(200, 503)), "the same reports again, after an unknown outcome, count once")
 	require.Equal(t, command.OK, r.report(e, command.Outcome{First: 1, Last: 1, Kind: command.Poison, Positions: positions(2, 0, 1)}))
 	require.Equal(t, command.OK, r.report(e, command.Outcome{First: 1, Last: 3, Kind: command.Attempted}))
 	info, ok := r.m.Retry(e.ChannelIndex, e.EmitterIndex, 1)

@@ -133,6 +133,9 @@ func (s *state) noteAttempt(e *emitter, o *command.Outcome) {
 		t.Attempted = true
 		return
 	}
+	if o.At <= t.LastFailed {
+		return // the same report again, after an unknown outcome: the owner's times rise from report to report
+	}
 	t.Attempts += o.Attempts
 	if t.FirstFailed == 0 || o.At < t.FirstFailed {
 		t.FirstFailed = o.At

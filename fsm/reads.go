@@ -429,3 +429,18 @@ func (s *state) byName() []*channel {
 	})
 	return all
 }
+
+// EmitterNamed finds an emitter of a channel by its name.
+func (m *Machine) EmitterNamed(channelIndex uint64, name string) (EmitterInfo, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	c := m.mu.channels[channelIndex]
+	if c == nil {
+		return EmitterInfo{}, false
+	}
+	e := c.emitterNamed(name)
+	if e == nil {
+		return EmitterInfo{}, false
+	}
+	return e.info(), true
+}

@@ -30,6 +30,7 @@ import (
 
 const (
 	checkpointInterval = 30 * time.Second
+	checkpointLook     = 250 * time.Millisecond
 	// entryCacheBytes bounds the decoded entries that tail and the emitters share.
 	entryCacheBytes = 64 << 20
 )
@@ -109,12 +110,18 @@ func (n *Node) openState() (err error) {
 	if n.store, err = checkpoint.Open(filepath.Join(n.cfg.Node.DataDir, "fsm.db"), checkpoint.Config{Fatal: n.fatalDisk}); err != nil {
 		return err
 	}
-	n.machine, err = fsm.Open(n.store, fsm.Config{})
-	return err
+	if n.machine, err = fsm.Open(n.store, fsm.Config{}); err != nil {
+		return err
+	}
+	n.registry.MustRegister(newStateMetrics(n.machine))
+	return nil
 }
 
 func (n *Node) openDeadLetters() (err error) {
-	n.volume, err = dlq.Open(n.cfg.DeadLetterDirectory(), dlq.Config{NodeID: n.cfg.Node.ID, Logger: n.log, Registerer: n.registry})
+	n.volume, err = dlq.Open(n.cfg.DeadLetterDirectory(), dlq.Config{
+		NodeID: n.cfg.Node.ID, MaxFiles: n.cfg.DeadLetter.MaxFiles, MaxBytes: int64(n.cfg.DeadLetter.MaxBytes),
+		Logger: n.log, Registerer: n.registry,
+	})
 	return err
 }
 
@@ -213,18 +220,24 @@ func (n *Node) startLoops(ctx context.Context) <-chan struct{} {
 	return done
 }
 
-// checkpoints bounds what a restart replays.
+// checkpoints bounds what a restart replays: every 30 s, and as soon as so much has changed that apply would soon have to
+// stop for one itself.
 func (n *Node) checkpoints(ctx context.Context) {
-	tick := time.NewTicker(checkpointInterval)
+	tick := time.NewTicker(checkpointLook)
 	defer tick.Stop()
+	last := time.Now()
 	for {
 		select {
 		case <-tick.C:
-			if err := n.machine.Checkpoint(); err != nil {
-				n.fatalDisk(fmt.Errorf("checkpoint: %w", err))
-			}
 		case <-ctx.Done():
 			return
+		}
+		if !n.machine.CheckpointDue() && time.Since(last) < checkpointInterval {
+			continue
+		}
+		last = time.Now()
+		if err := n.machine.Checkpoint(); err != nil {
+			n.fatalDisk(fmt.Errorf("checkpoint: %w", err))
 		}
 	}
 }

@@ -70,6 +70,11 @@ func (n *Node) run(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("node.http: %w", err), n.closeUndrained())
 	}
+	stopDebug, err := n.startDebug()
+	if err != nil {
+		return errors.Join(err, listener.Close(), n.closeUndrained())
+	}
+	defer stopDebug()
 	server := n.server()
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()

@@ -104,7 +104,8 @@ type DeadLetter struct {
 	MaxRetries int `json:"max_retries" yaml:"max_retries"`
 }
 
-// Webhook posts to URL. Secrets are references (${env:NAME}, ${file:/path}) or Standard Webhooks secrets (whsec_...); one or two.
+// Webhook posts to URL. Secrets are references (${env:NAME}, ${file:/path}) to Standard
+// Webhooks secrets (whsec_...), one or two, resolved by the owner; a literal one is refused.
 type Webhook struct {
 	URL     string            `json:"url" yaml:"url"`
 	Secrets []string          `json:"secrets,omitempty" yaml:"secrets"`

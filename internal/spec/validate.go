@@ -122,7 +122,11 @@ func (c *Channel) Validate() error {
 	p.oneOf("dedup.on_full", c.Dedup.OnFull, "refuse", "shorten")
 	inRange(p, "retention.keep", c.Retention.Keep, 0, maxKeep)
 	inRange(p, "retention.max_unresolved", c.Retention.MaxUnresolved, minUnresolved, math.MaxInt64)
-	p.oneOf("retention.on_unresolved", c.Retention.OnUnresolved, "refuse", "dead_letter")
+	if c.Retention.OnUnresolved == "dead_letter" {
+		p.add("retention.on_unresolved", "dead_letter is not built yet; say refuse")
+	} else {
+		p.oneOf("retention.on_unresolved", c.Retention.OnUnresolved, "refuse")
+	}
 	if len(c.Emitters) > MaxEmitters {
 		p.add("emitters", "%d, more than %d", len(c.Emitters), MaxEmitters)
 	}

@@ -1,7 +1,6 @@
 package spec
 
 import (
-	"encoding/base64"
 	"math"
 	"net/http"
 	"net/url"
@@ -114,7 +113,7 @@ func (w *Webhook) validate(p *problems, path string) {
 	}
 	for i, s := range w.Secrets {
 		if !validSecret(s) { // the value stays out of the message
-			p.add(path+".secrets["+strconv.Itoa(i)+"]", "want ${env:NAME}, ${file:/path} or whsec_ with the base64 of 24 to 64 bytes")
+			p.add(path+".secrets["+strconv.Itoa(i)+"]", "want a reference, ${env:NAME} or ${file:/path}: a spec is shown and replicated, a secret never")
 		}
 	}
 	if len(w.Headers) > 64 {
@@ -128,6 +127,8 @@ func (w *Webhook) validate(p *problems, path string) {
 		case slices.Contains(ownHeaders, http.CanonicalHeaderKey(name)), strings.HasPrefix(lower, "ce-"),
 			strings.HasPrefix(lower, "webhook-"), strings.HasPrefix(lower, "penstock-"):
 			p.add(path+".headers", "%q is set by Penstock", name)
+		case credential.MatchString(name) && !strings.Contains(value, "${env:") && !strings.Contains(value, "${file:"):
+			p.add(path+".headers["+name+"]", "holds a credential: give it by reference, ${env:NAME} or ${file:/path}")
 		case len(value) > maxText || strings.ContainsFunc(value, func(r rune) bool { return r < 0x20 && r != '\t' || r == 0x7F }):
 			p.add(path+".headers["+name+"]", "holds a control character or more than %d bytes", maxText)
 		}
@@ -136,6 +137,8 @@ func (w *Webhook) validate(p *problems, path string) {
 
 var (
 	headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$")
+	// credential: headers whose value must not stand in a spec, which every node keeps and every reader is shown.
+	credential = regexp.MustCompile(`(?i)authorization|cookie|token|secret|password|api-?key`)
 	ownHeaders = []string{"Host", "Content-Type", "Content-Length", "Content-Encoding", "Transfer-Encoding", "Connection", "Te", "Trailer", "Upgrade"}
 	secretEnv  = regexp.MustCompile(`^\$\{env:[A-Za-z_][A-Za-z0-9_]*\}$`)
 	secretFile = regexp.MustCompile(`^\$\{file:/[^{}\x00-\x1f]+\}$`)
@@ -165,17 +168,8 @@ func (w *Webhook) validateURL(p *problems, path string) {
 	}
 }
 
-func validSecret(s string) bool {
-	if secretEnv.MatchString(s) || secretFile.MatchString(s) {
-		return true
-	}
-	encoded, ok := strings.CutPrefix(s, "whsec_")
-	if !ok {
-		return false
-	}
-	b, err := base64.StdEncoding.DecodeString(encoded)
-	return err == nil && len(b) >= 24 && len(b) <= 64
-}
+// validSecret: only references. A secret in a spec would be in the log, in backups and in answers.
+func validSecret(s string) bool { return secretEnv.MatchString(s) || secretFile.MatchString(s) }
 
 func sortedKeys(m map[string]string) []string {
 	keys := make([]string, 0, len(m))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -107,11 +108,15 @@ func (a *API) accept(ctx context.Context, w http.ResponseWriter, r *http.Request
 		return &ingestAnswer{Index: index}, nil
 	}
 	for range staleSpecRetries {
-		if prob := validate(ch, events); prob != nil {
+		poison, prob := validate(ch, events)
+		if prob == nil {
+			prob = a.room(ch)
+		}
+		if prob != nil {
 			a.metrics.events.WithLabelValues("rejected").Add(float64(len(events)))
 			return nil, prob
 		}
-		result, prob := a.commit(ctx, ch, offset, events)
+		result, prob := a.commit(ctx, ch, offset, events, poison)
 		if prob != nil {
 			return nil, prob
 		}
@@ -144,13 +149,13 @@ func (a *API) parse(w http.ResponseWriter, r *http.Request, ch fsm.ChannelInfo) 
 
 func newID() string { return uuid.Must(uuid.NewV7()).String() }
 
-func (a *API) commit(ctx context.Context, ch fsm.ChannelInfo, offset *event.Offset, events []event.Event) (command.BatchResult, *problem) {
+func (a *API) commit(ctx context.Context, ch fsm.ChannelInfo, offset *event.Offset, events []event.Event, poison []bool) (command.BatchResult, *problem) {
 	var none command.BatchResult
 	key, ok := a.deps.Machine.HashKey()
 	if !ok {
 		return none, newProblem(http.StatusServiceUnavailable, kindNoLeader, "not ready", "the cluster has not been initialized yet").notCommitted().retryAfter(time.Second)
 	}
-	body, err := event.EncodeBatch(nil, event.BatchHeader{ChannelIndex: ch.Index, SpecVersion: ch.Version, Offset: offset}, key, events, nil)
+	body, err := event.EncodeBatch(nil, event.BatchHeader{ChannelIndex: ch.Index, SpecVersion: ch.Version, Offset: offset}, key, events, poison)
 	if err != nil {
 		return none, eventProblem(err)
 	}
@@ -201,27 +206,40 @@ func detail(result command.BatchResult, events []event.Event) []eventAnswer {
 	return out
 }
 
-// validate holds the events against the channel's spec.
-func validate(ch fsm.ChannelInfo, events []event.Event) *problem {
+// validate holds the events against the channel's spec. poison marks those that on_invalid: poison keeps all the same; nil
+// when there are none.
+func validate(ch fsm.ChannelInfo, events []event.Event) (poison []bool, prob *problem) {
 	for i := range events {
 		e := &events[i]
 		if ch.Spec.Semantics == spec.ExactlyOnce && e.ServerID {
-			return badEvent(i, "id", "an exactly-once channel takes only events with a producer's id")
+			return nil, badEvent(i, "id", "an exactly-once channel takes only events with a producer's id")
 		}
-		if len(ch.Spec.Types) > 0 && !contains(ch.Spec.Types, e.Type) {
-			return badEvent(i, "type", fmt.Sprintf("type %.128q is not among the channel's types", e.Type))
+		if len(ch.Spec.Types) == 0 || slices.Contains(ch.Spec.Types, e.Type) {
+			continue
+		}
+		if ch.Spec.OnInvalid != "poison" {
+			return nil, badEvent(i, "type", fmt.Sprintf("type %.128q is not among the channel's types", e.Type))
+		}
+		if poison == nil {
+			poison = make([]bool, len(events))
+		}
+		poison[i] = true
+	}
+	return poison, nil
+}
+
+// room refuses new events while an emitter of the channel has more undelivered than retention.max_unresolved (P8). It looks
+// at what this node has applied, so the bound may be passed by what is under way.
+func (a *API) room(ch fsm.ChannelInfo) *problem {
+	most := uint64(ch.Spec.Retention.MaxUnresolved)
+	for _, e := range ch.Spec.Emitters {
+		info, ok := a.deps.Machine.EmitterNamed(ch.Index, e.Name)
+		if ok && info.UnresolvedBytes > most {
+			return newProblem(http.StatusTooManyRequests, kindOverloaded, "too much undelivered",
+				fmt.Sprintf("emitter %s has more than retention.max_unresolved (%d bytes) undelivered", e.Name, most)).notCommitted().retryAfter(5 * time.Second)
 		}
 	}
 	return nil
-}
-
-func contains(list []string, s string) bool {
-	for _, x := range list {
-		if x == s {
-			return true
-		}
-	}
-	return false
 }
 
 func badEvent(ordinal int, field, reason string) *problem {

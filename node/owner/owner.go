@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,7 +43,9 @@ type Deps struct {
 // Runners runs one emit.Run for each emitter this node owns.
 type Runners struct {
 	deps    Deps
-	running map[key]*runner // owned by the goroutine of Run
+	// Owned by the goroutine of Run: the runners that should run, and the last one of an emitter that was told to stop.
+	running  map[key]*runner
+	stopping map[place]*runner
 
 	notDrained atomic.Bool
 }
@@ -54,6 +55,11 @@ type key struct {
 	channelIndex, emitterIndex, epoch, version uint64
 }
 
+// place names an emitter.
+type place struct{ channelIndex, emitterIndex uint64 }
+
+func (k key) place() place { return place{k.channelIndex, k.emitterIndex} }
+
 type runner struct {
 	info   fsm.EmitterInfo
 	cancel context.CancelFunc
@@ -62,7 +68,7 @@ type runner struct {
 
 // New makes Runners; Run starts them.
 func New(deps Deps) *Runners {
-	return &Runners{deps: deps, running: make(map[key]*runner)}
+	return &Runners{deps: deps, running: make(map[key]*runner), stopping: make(map[place]*runner)}
 }
 
 // Run keeps the set of runners equal to what the replicated state says until ctx ends, then stops them all and waits:
@@ -74,6 +80,7 @@ func (r *Runners) Run(ctx context.Context) {
 		r.reconcile(ctx)
 		select {
 		case <-changed:
+		case <-time.After(restartPause): // what was stopping may have ended
 		case <-ctx.Done():
 			return
 		}
@@ -86,6 +93,8 @@ func (r *Runners) Run(ctx context.Context) {
 	}
 }
 
+// reconcile stops and starts. Stopping may take as long as an attempt in flight, so nothing waits for it but the next
+// runner of the same emitter.
 func (r *Runners) reconcile(ctx context.Context) {
 	want := r.wanted()
 	for k, run := range r.running {
@@ -93,15 +102,23 @@ func (r *Runners) reconcile(ctx context.Context) {
 			continue
 		}
 		r.deps.Logger.Info("emitter stops here", "channel", run.info.Channel, "emitter", run.info.Emitter, "epoch", run.info.Epoch)
-		run.stop()
+		run.cancel()
 		delete(r.running, k)
-		if _, ok := r.deps.Machine.Emitter(k.channelIndex, k.emitterIndex); !ok {
-			r.deps.Metrics.Forget(run.info.Channel, run.info.Emitter)
+		r.stopping[k.place()] = run
+	}
+	for place, run := range r.stopping {
+		select {
+		case <-run.done:
+			delete(r.stopping, place)
+			if _, ok := r.deps.Machine.Emitter(place.channelIndex, place.emitterIndex); !ok {
+				r.deps.Metrics.Forget(run.info.Channel, run.info.Emitter)
+			}
+		default:
 		}
 	}
 	for k, info := range want {
 		if _, ok := r.running[k]; !ok {
-			r.running[k] = r.start(ctx, info)
+			r.running[k] = r.start(ctx, info, r.stopping[k.place()])
 		}
 	}
 }
@@ -117,12 +134,16 @@ func (r *Runners) wanted() map[key]fsm.EmitterInfo {
 	return want
 }
 
-func (r *Runners) start(ctx context.Context, info fsm.EmitterInfo) *runner {
+// start runs the emitter once the one before it, if it still runs, has ended: two must not write the same files.
+func (r *Runners) start(ctx context.Context, info fsm.EmitterInfo, before *runner) *runner {
 	ctx, cancel := context.WithCancel(ctx)
 	run := &runner{info: info, cancel: cancel, done: make(chan struct{})}
 	r.deps.Logger.Info("emitter starts here", "channel", info.Channel, "emitter", info.Emitter, "epoch", info.Epoch)
 	go func() {
 		defer close(run.done)
+		if before != nil {
+			<-before.done
+		}
 		r.keepRunning(ctx, info)
 	}()
 	return run
@@ -185,9 +206,17 @@ func pending(m *fsm.Machine, info fsm.EmitterInfo) uint64 {
 	return now.Pending
 }
 
-func (r *runner) stop() {
-	r.cancel()
-	<-r.done
+// stopAll stops every runner at once, so that the slowest flush bounds the whole and not their sum.
+func (r *Runners) stopAll() {
+	for _, run := range r.running {
+		run.cancel()
+	}
+	for _, run := range r.running {
+		<-run.done
+	}
+	for _, run := range r.stopping {
+		<-run.done
+	}
 }
 
 // Flushed is nil when, after Run has returned, no emitter knows an outcome that it could not commit.
@@ -196,13 +225,4 @@ func (r *Runners) Flushed() error {
 		return emit.ErrNotDrained
 	}
 	return nil
-}
-
-// stopAll stops every runner at once, so that the slowest flush bounds the whole and not their sum.
-func (r *Runners) stopAll() {
-	var wg sync.WaitGroup
-	for _, run := range r.running {
-		wg.Go(run.stop)
-	}
-	wg.Wait()
 }

@@ -84,15 +84,13 @@ func TestPayloadsSentToAFollowerAreDeliveredByteForByte(t *testing.T) {
 	g := startGroup(t, options{})
 	hook := startReceiver(t)
 	files := payloads(t)
+	secret := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte(webhookSecret+"\n"), 0o600))
 	c := g.client()
 	ctx := context.Background()
 	_, err := c.PutChannel(ctx, "hooks", channelSpec("hooks", "",
 		fileEmitter("files", "out", ""),
-		webhookEmitter("hook", hook.url(), "")), client.PutOptions{})
-	require.NoError(t, err)
-	_, err = c.PutChannel(ctx, "hooks", channelSpec("hooks", "",
-		fileEmitter("files", "out", ""),
-		strings.Replace(webhookEmitter("hook", hook.url(), ""), `"webhook":{`, `"webhook":{"secrets":["`+webhookSecret+`"],`, 1)), client.PutOptions{})
+		strings.Replace(webhookEmitter("hook", hook.url(), ""), `"webhook":{`, `"webhook":{"secrets":["${file:`+secret+`}"],`, 1)), client.PutOptions{})
 	require.NoError(t, err)
 
 	follower := g.follower()
