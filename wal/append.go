@@ -76,7 +76,6 @@ func (l *Log) fit(tail *segment, logs []*raft.Log) (n int, blocks uint32) {
 // the Sync inside; memory changes only behind it.
 func (l *Log) storeBatch(tail *segment, logs []*raft.Log) error {
 	raw, offsets := l.writer.enc.encode(&tail.segmentHeader, tail.end, logs)
-	l.since.Store(time.Now().UnixNano())
 	err := l.guard("append", func() error {
 		if _, err := tail.file.WriteAt(raw, int64(tail.end)*blockSize); err != nil {
 			return err
@@ -86,7 +85,6 @@ func (l *Log) storeBatch(tail *segment, logs []*raft.Log) error {
 		l.metrics.fsync.Observe(time.Since(began).Seconds())
 		return err
 	})
-	l.since.Store(0)
 	if err != nil {
 		return err
 	}

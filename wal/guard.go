@@ -70,10 +70,14 @@ func (l *Log) begin() error {
 		<-l.turn
 		return err
 	}
+	l.since.Store(time.Now().UnixNano())
 	return nil
 }
 
-func (l *Log) end() { <-l.turn }
+func (l *Log) end() {
+	l.since.Store(0)
+	<-l.turn
+}
 
 // usable says whether calls may go on.
 func (l *Log) usable() error {

@@ -43,7 +43,7 @@ type Log struct {
 	wake     chan struct{} // keeper: something to do; capacity 1
 	dirty    atomic.Bool   // an append since the last mark; the first one wakes the keeper
 	urgent   atomic.Bool   // the keeper need not wait for the interval
-	since    atomic.Int64  // unix ns at which the write now in progress began, 0 none
+	since    atomic.Int64  // unix ns at which the turn was taken, 0 when it is free
 
 	// Only touched with the turn held.
 	writer struct {
@@ -215,9 +215,9 @@ func (l *Log) Stats() Stats {
 	return s
 }
 
-// WriteOutstanding is how long the write or fsync of an append that is now in
-// progress has been so; 0 when there is none. A leader that has one for long
-// falls silent (cluster).
+// WriteOutstanding is how long the append, truncation or reset that is now in
+// progress has been so, waiting for a prepared segment included; 0 when there
+// is none. A leader that has one for long falls silent (cluster).
 func (l *Log) WriteOutstanding() time.Duration {
 	since := l.since.Load()
 	if since == 0 {

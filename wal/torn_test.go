@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -23,6 +24,9 @@ func takeImage(t testing.TB, fsys vfs.FS) image {
 	dir, err := fsys.ReadDir(testDir)
 	require.NoError(t, err)
 	for _, e := range dir {
+		if strings.HasSuffix(e.Name(), tmpSuffix) {
+			continue // the preparer is at it
+		}
 		img[e.Name()], err = vfs.ReadFile(fsys, filepath.Join(testDir, e.Name()))
 		require.NoError(t, err)
 	}
