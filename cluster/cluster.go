@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,7 +21,7 @@ type Cluster struct {
 	log    *logStore
 	sm     StateMachine
 
-	lock       *DirLock
+	lock       *DirLock // nil when the caller holds it
 	stable     *stableStore
 	snaps      *snapshotStore
 	floor      *floorKeeper
@@ -44,6 +45,7 @@ type Cluster struct {
 		clusterState
 	}
 	changing sync.Mutex // one membership change at a time
+	snapping sync.Mutex // one local snapshot at a time; Raft would queue a second without a bound
 	changed  broadcast  // leadership, members, lease
 	applied  broadcast  // the state machine moved
 	clock    *stampClock
@@ -77,7 +79,7 @@ func Open(cfg Config, log Log, sm StateMachine) (*Cluster, error) {
 	}
 	cfg = cfg.withDefaults()
 	c := &Cluster{
-		cfg: cfg, logger: cfg.Logger, log: newLogStore(log), sm: sm, lock: cfg.Lock,
+		cfg: cfg, logger: cfg.Logger, log: newLogStore(log), sm: sm,
 		rebuilds: make(chan struct{}, 1), clock: newStampClock(time.Now), lease: newOwnerLease(time.Now),
 		inFlight: admission{limit: cfg.InFlightBytes},
 	}
@@ -92,7 +94,7 @@ func Open(cfg Config, log Log, sm StateMachine) (*Cluster, error) {
 
 func (c *Cluster) open() error {
 	var err error
-	if c.lock == nil {
+	if c.cfg.Lock == nil {
 		if c.lock, err = LockDir(c.cfg.DataDir); err != nil {
 			return err
 		}
@@ -163,7 +165,9 @@ func (c *Cluster) listen() error {
 	if c.raftPort, err = listen(c.cfg.RaftAddr, c.logger, c.acceptPeer); err != nil {
 		return err
 	}
-	c.raftAddr = advertised(c.cfg.RaftAdvertise, c.raftPort)
+	if c.raftAddr, err = c.advertised("raft", c.cfg.RaftAdvertise, c.raftPort); err != nil {
+		return err
+	}
 	c.raftPort.handle(kindPeer, c.server.serve)
 	c.raftPort.handle(kindRaft, func(conn net.Conn, h connHeader) {
 		if in := c.instance(); in != nil {
@@ -176,16 +180,30 @@ func (c *Cluster) listen() error {
 	if c.gossipPort, err = listen(c.cfg.GossipAddr, c.logger, c.acceptHello); err != nil {
 		return err
 	}
-	c.gossipAddr = advertised(c.cfg.GossipAdvertise, c.gossipPort)
+	if c.gossipAddr, err = c.advertised("gossip", c.cfg.GossipAdvertise, c.gossipPort); err != nil {
+		return err
+	}
 	c.gossipPort.handle(kindHello, c.answerHello)
 	return nil
 }
 
-func advertised(configured string, l *listener) string {
-	if configured != "" {
-		return configured
+// advertised is what the others are told to dial: what is configured, with the listener's port for port 0, or what is listened on.
+func (c *Cluster) advertised(what, configured string, l *listener) (string, error) {
+	bound := l.ln.Addr().(*net.TCPAddr)
+	if configured == "" {
+		configured = bound.String()
 	}
-	return l.ln.Addr().String()
+	host, port, err := net.SplitHostPort(configured)
+	if err != nil {
+		return "", fmt.Errorf("advertised %s address: %w", what, err)
+	}
+	if ip := net.ParseIP(host); !c.cfg.Single && (host == "" || ip != nil && ip.IsUnspecified()) {
+		return "", fmt.Errorf("advertised %s address %s: nobody can dial it; name the address the other nodes see", what, configured)
+	}
+	if port == "0" {
+		port = strconv.Itoa(bound.Port)
+	}
+	return net.JoinHostPort(host, port), nil
 }
 
 // acceptPeer refuses connections of other clusters, for other nodes, and from no node.
@@ -264,12 +282,15 @@ func (c *Cluster) upkeep(ctx context.Context) {
 		case <-c.rebuilds:
 			c.rebuild(ctx)
 		case <-tick.C:
-			if c.log.grown.Load() < c.cfg.SnapshotBytes {
+			if c.log.grown.Load() < c.cfg.SnapshotBytes || !c.snapping.TryLock() {
 				continue
 			}
-			if err := c.TakeSnapshot(); err != nil && ctx.Err() == nil {
-				c.logger.Warn("snapshot", "error", err)
-			}
+			c.wg.Go(func() { // beside the loop: a large state takes its time, and a rebuild must not wait for it
+				defer c.snapping.Unlock()
+				if err := c.takeSnapshot(); err != nil && ctx.Err() == nil && !errors.Is(err, errAborted) {
+					c.logger.Warn("snapshot", "error", err)
+				}
+			})
 		case <-ctx.Done():
 			return
 		}
@@ -280,6 +301,12 @@ const snapshotTimeout = 10 * time.Minute
 
 // TakeSnapshot takes a snapshot of this node's state now. Nothing new since the last one is no error.
 func (c *Cluster) TakeSnapshot() error {
+	c.snapping.Lock()
+	defer c.snapping.Unlock()
+	return c.takeSnapshot()
+}
+
+func (c *Cluster) takeSnapshot() error {
 	in := c.instance()
 	if in == nil {
 		return fmt.Errorf("take snapshot: %w", ErrNoLeader)
@@ -309,7 +336,20 @@ func (c *Cluster) catchUp(ctx context.Context) {
 
 // Call sends a request to another node, or to this one, and returns its answer. An error is a *CallError.
 func (c *Cluster) Call(ctx context.Context, nodeID, method string, body []byte) ([]byte, error) {
-	return c.client.call(ctx, laneBulk, nodeID, method, body)
+	if nodeID != c.cfg.NodeID {
+		return c.client.call(ctx, laneBulk, nodeID, method, body)
+	}
+	m, ok := c.server.method(method)
+	if !ok {
+		return nil, &CallError{Node: nodeID, Method: method, Err: errNoMethod}
+	}
+	ctx, cancel := context.WithTimeout(ctx, defaultCallTimeout(ctx))
+	defer cancel()
+	b, err := m.fn(ctx, nodeID, body)
+	if err != nil {
+		return nil, &CallError{Node: nodeID, Method: method, Started: true, Remote: true, Err: err}
+	}
+	return b, nil
 }
 
 // Handle serves the requests of other nodes for one method. Names that begin with "cluster." are this package's.

@@ -82,7 +82,7 @@ type Config struct {
 	InitCommand func(clusterID [16]byte, name string) []byte // the first command of a new cluster; nil for none
 	ReportExtra func() json.RawMessage                       // shown in Members of every node; nil for none
 
-	Lock       *DirLock // of DataDir, when the caller took it already; Close releases it
+	Lock       *DirLock // of DataDir, when the caller took it already; it stays the caller's to release
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 	// Fatal ends the process with the exit code. It should not return; if it does, the cluster stays inert until Close.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 )
@@ -11,7 +12,10 @@ import (
 var errCatchingUp = errors.New("the log has not reached the installed state yet")
 
 // fsmAdapter is the state machine as Raft sees it. All but Persist runs on Raft's FSM goroutine.
-type fsmAdapter struct{ c *Cluster }
+type fsmAdapter struct {
+	c     *Cluster
+	abort *atomic.Bool // of the instance
+}
 
 // Apply implements raft.FSM. The response is [][]byte, one result per command, or the error that ends the process.
 func (a *fsmAdapter) Apply(e *raft.Log) any {
@@ -52,7 +56,7 @@ func (a *fsmAdapter) Snapshot() (raft.FSMSnapshot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("snapshot the state machine: %w", err)
 	}
-	return &fsmSnapshot{s: s, gen: gen}, nil
+	return &fsmSnapshot{s: s, gen: gen, abort: a.abort}, nil
 }
 
 // Restore implements raft.FSM. It is only reached for an installation: Raft is told not to restore at start, and raft.Restore is never
@@ -88,9 +92,12 @@ func (a *fsmAdapter) Restore(data io.ReadCloser) error {
 }
 
 type fsmSnapshot struct {
-	s   Snapshot
-	gen uint64
+	s     Snapshot
+	gen   uint64
+	abort *atomic.Bool
 }
+
+var errAborted = errors.New("raft is being stopped")
 
 // Persist implements raft.FSMSnapshot. It runs beside Apply.
 func (f *fsmSnapshot) Persist(sink raft.SnapshotSink) error {
@@ -101,10 +108,22 @@ func (f *fsmSnapshot) Persist(sink raft.SnapshotSink) error {
 	if err := k.local(f.s.Index(), f.s.Term(), f.gen); err != nil {
 		return err
 	}
-	if _, err := f.s.WriteTo(k); err != nil {
+	if _, err := f.s.WriteTo(abortableWriter{k, f.abort}); err != nil {
 		return fmt.Errorf("write the state: %w", err)
 	}
 	return k.Close()
+}
+
+type abortableWriter struct {
+	io.Writer
+	abort *atomic.Bool
+}
+
+func (w abortableWriter) Write(p []byte) (int, error) {
+	if w.abort != nil && w.abort.Load() {
+		return 0, errAborted
+	}
+	return w.Writer.Write(p)
 }
 
 // Release implements raft.FSMSnapshot.

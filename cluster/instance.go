@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -21,6 +22,7 @@ type raftInstance struct {
 	stream *streamLayer
 	obs    *raft.Observer
 	events chan raft.Observation
+	abort  atomic.Bool
 }
 
 func (c *Cluster) raftConfig() *raft.Config {
@@ -46,7 +48,7 @@ func (c *Cluster) newInstance() (*raftInstance, error) {
 	})
 	c.log.grown.Store(0)
 	c.log.scan.Store(true) // NewRaft reads all entries after the snapshot
-	r, err := raft.NewRaft(c.raftConfig(), &fsmAdapter{c}, c.log, c.stable, c.snaps, in.trans)
+	r, err := raft.NewRaft(c.raftConfig(), &fsmAdapter{c: c, abort: &in.abort}, c.log, c.stable, c.snaps, in.trans)
 	c.log.scan.Store(false)
 	if err != nil {
 		in.trans.Close()
@@ -65,7 +67,10 @@ func (c *Cluster) newInstance() (*raftInstance, error) {
 }
 
 // stop ends the instance. The connections go before the wait: Raft's goroutines may sit in an RPC.
+//
+// A local snapshot that is being written ends with an error: a large one would hold the wait.
 func (in *raftInstance) stop() error {
+	in.abort.Store(true)
 	in.raft.DeregisterObserver(in.obs)
 	future := in.raft.Shutdown()
 	in.trans.Close()

@@ -43,11 +43,11 @@ func (c *Cluster) watch(in *raftInstance) {
 		case <-in.raft.LeaderCh():
 		case <-tick.C:
 		case <-c.ctx.Done():
-			c.endTenure()
+			c.endTenure(in)
 			return
 		}
 		if c.instance() != in {
-			c.endTenure()
+			c.endTenure(in)
 			return
 		}
 	}
@@ -92,9 +92,14 @@ func (c *Cluster) look(in *raftInstance) {
 	}
 }
 
-func (c *Cluster) endTenure() {
+// endTenure forgets what is known through an instance that runs no more.
+func (c *Cluster) endTenure(in *raftInstance) {
 	c.st.Lock()
 	t := c.st.tenure
+	if t != nil && t.raft != in.raft {
+		c.st.Unlock()
+		return
+	}
 	c.st.tenure, c.st.leader, c.st.state = nil, "", raft.Follower
 	term := c.st.term
 	c.st.Unlock()

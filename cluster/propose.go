@@ -50,7 +50,7 @@ func (c *Cluster) propose(ctx context.Context, command []byte) ([]byte, *Propose
 		}
 		select {
 		case <-changed:
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
 			return nil, err
 		case <-c.ctx.Done():

@@ -11,13 +11,19 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// raftLogger gives Raft's log lines to slog, one level lower than Raft thinks: state changes are told by this package, and a peer that
-// is away makes Raft say so many times a second. Of one message with level warn or above, one line in five seconds is let through.
+// raftLogger gives Raft's log lines to slog. State changes are told by this package, so what Raft calls a warning is for debugging; its
+// errors are warnings, and since a peer that is away makes Raft say so many times a second, one line in five seconds of one message is
+// let through.
 type raftLogger struct {
 	logger *slog.Logger
 	name   string
 	args   []any
 	recent *recentLines
+}
+
+// closing are errors that only tell of a connection's end.
+var closing = map[string]bool{
+	"failed to decode incoming command": true, "failed to flush response": true, "failed to accept connection": true,
 }
 
 type recentLines struct {
@@ -43,11 +49,8 @@ func (r *recentLines) allow(msg string) bool {
 // Log implements hclog.Logger.
 func (l *raftLogger) Log(level hclog.Level, msg string, args ...any) {
 	to := slog.LevelDebug
-	switch {
-	case level >= hclog.Error:
+	if level >= hclog.Error && !closing[msg] {
 		to = slog.LevelWarn
-	case level == hclog.Warn:
-		to = slog.LevelInfo
 	}
 	if !l.logger.Enabled(context.Background(), to) || to > slog.LevelDebug && !l.recent.allow(msg) {
 		return
