@@ -47,8 +47,8 @@ func (n *Node) URL() string { return fmt.Sprintf("http://%s:%d", n.Addr, PortHTT
 // mounted can never be mistaken for an empty data directory.
 func (n *Node) DataDir() string { return filepath.Join(n.Data.Mount, "penstock") }
 
-// DLQDir is the node's dead-letter directory.
-func (n *Node) DLQDir() string { return filepath.Join(n.DLQ.Mount, "dead-letters") }
+// DLQDir is the node's dead-letter directory. It belongs to the node id: a replaced node gets one of its own beside the old.
+func (n *Node) DLQDir() string { return filepath.Join(n.DLQ.Mount, "dead-letters-"+n.ID) }
 
 // Cluster is all that one run made. Its methods are safe for concurrent use as long as no two work on the same node.
 type Cluster struct {
@@ -222,7 +222,7 @@ func (c *Cluster) Rename(n *Node) (old string, err error) {
 	old = n.ID
 	n.generation++
 	n.ID = fmt.Sprintf("%sr%d", n.Host, n.generation)
-	n.config.ID = n.ID
+	n.config.ID, n.config.DLQDir = n.ID, n.DLQDir()
 	return old, c.prepare(n)
 }
 

@@ -61,7 +61,7 @@ func (r *run) collectFiles(n *control.Node) error {
 
 // collectDead reads the lines of one node's dead-letter volume. A line without its end is torn, wherever it stands.
 func (r *run) collectDead(n *control.Node) error {
-	return walkFiles(n.DLQDir(), func(path string, data []byte) error {
+	return walkFiles(n.DLQ.Mount, func(path string, data []byte) error {
 		if !strings.Contains(filepath.Base(path), "jsonl") {
 			return nil
 		}
@@ -106,7 +106,7 @@ func walkFiles(dir string, f func(path string, data []byte) error) error {
 func (r *run) keepData() error {
 	var errs []error
 	for _, n := range r.cluster.Nodes() {
-		errs = append(errs, copyTree(n.DataDir(), r.path("data", n.Host)), copyTree(n.DLQDir(), r.path("data", n.Host+"-dead-letters")))
+		errs = append(errs, copyTree(n.DataDir(), r.path("data", n.Host)), copyTree(n.DLQ.Mount, r.path("data", n.Host+"-dead-letters")))
 	}
 	return errors.Join(errs...)
 }

@@ -19,9 +19,15 @@ func (r *run) nemesisEnv() *nemesis.Env {
 		Cluster: r.cluster, Clock: r.clock, Log: r.fault, Leader: r.obs.leader, Healthy: r.healthy, TmpDir: r.path("nodes"),
 		Emitters: webhooks(), Destination: r.setDestination, Failures: r.destinationFailures,
 		Join: func(ctx context.Context, id string) error {
-			return poll(ctx, func(ctx context.Context) error {
-				return r.member(ctx, http.MethodPost, "/v1/cluster/members", fmt.Sprintf(`{"id":%q,"suffrage":"voter"}`, id))
-			})
+			for _, suffrage := range []string{"nonvoter", "voter"} { // a vote comes only once it has caught up
+				err := poll(ctx, func(ctx context.Context) error {
+					return r.member(ctx, http.MethodPost, "/v1/cluster/members", fmt.Sprintf(`{"id":%q,"suffrage":%q}`, id, suffrage))
+				})
+				if err != nil {
+					return fmt.Errorf("as %s: %w", suffrage, err)
+				}
+			}
+			return nil
 		},
 		Remove: func(ctx context.Context, id string) error {
 			return poll(ctx, func(ctx context.Context) error {
@@ -34,7 +40,9 @@ func (r *run) nemesisEnv() *nemesis.Env {
 func (r *run) member(ctx context.Context, method, path, body string) error {
 	var errs []error
 	for _, c := range r.admin {
-		a := c.Do(ctx, method, path, nil, "application/json", []byte(body))
+		bounded, cancel := context.WithTimeout(ctx, requestTimeout)
+		a := c.Do(bounded, method, path, nil, "application/json", []byte(body))
+		cancel()
 		if a.Outcome == client.Done {
 			return nil
 		}
