@@ -117,7 +117,8 @@ func attributesEnd(b []byte) (int, error) {
 	i += size
 	for range count {
 		i++ // kind
-		if !skip() || !skip() {
+		name := skip()
+		if value := skip(); !name || !value {
 			return 0, errShort
 		}
 	}

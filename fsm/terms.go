@@ -65,8 +65,6 @@ func (r *termRing) check(index, term uint64) error {
 	return nil
 }
 
-func (r *termRing) rows() int { return (len(r.slots) + termsPerRow - 1) / termsPerRow }
-
 func (r *termRing) row(n uint64) []appliedEntry {
 	lo := int(n) * termsPerRow
 	if lo >= len(r.slots) {

@@ -104,7 +104,9 @@ func TestWriteMovesOnOnlyWhenCertainlyNotCommitted(t *testing.T) {
 			fmt.Fprint(w, `{"type":"urn:penstock:problem:internal","committed":"unknown"}`)
 		},
 		"a proxy's 502": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "bad gateway", http.StatusBadGateway) },
-		"a proxy's 503": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "unavailable", http.StatusServiceUnavailable) },
+		"a proxy's 503": func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "unavailable", http.StatusServiceUnavailable)
+		},
 		"an answer cut in the middle": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "100")
 			_, _ = w.Write([]byte(`{"index":`))
