@@ -3,13 +3,17 @@ package logread
 import (
 	"fmt"
 	"sync"
+	"unsafe"
 
 	"penstock/event"
 	"penstock/fsm"
 )
 
-// entryOverhead is what a cached entry costs beside its bytes.
-const entryOverhead = 256
+// What a cached entry costs beside its bytes, and each of its events beside its own.
+const (
+	entryOverhead = 256
+	eventOverhead = int64(unsafe.Sizeof(event.Event{}))
+)
 
 // Entry is one decoded log entry. It is shared and must not be changed.
 type Entry struct {

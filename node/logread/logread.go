@@ -133,7 +133,8 @@ func (r *Reader) decode(raw *raft.Log) (*Entry, error) {
 			s.rejects = &rejects
 		}
 		e.Batches = append(e.Batches, s)
-		e.size += int64(b.PayloadBytes())
+		// Once decoded the events hold the payload, a copy of their attributes, and themselves.
+		e.size += 2*int64(b.PayloadBytes()) + int64(b.Len())*eventOverhead
 		ordinal += uint32(b.Len())
 		batches++
 	}

@@ -17,15 +17,20 @@ type Item struct {
 func (it Item) Position() event.Position { return it.Batch.Position(it.I) }
 
 // Scan calls fn for each accepted event of the channel (by creation index) from a position up to and including the entry
-// at to, in order, until fn returns false. It returns the position to go on from. A position that is gone gives GoneError.
+// at to, in order, until fn returns false. It returns the position to go on from, never one below from; when ctx ends that
+// is where it had come to. A position that is gone gives GoneError.
 func (r *Reader) Scan(ctx context.Context, channelIndex uint64, from event.Position, to uint64, fn func(Item) bool) (event.Position, error) {
 	for index := from.Index; index <= to; index++ {
+		here := event.Position{Index: index}
+		if index == from.Index {
+			here = from
+		}
 		if err := ctx.Err(); err != nil {
-			return event.Position{Index: index}, err
+			return here, err
 		}
 		e, err := r.Entry(index)
 		if err != nil {
-			return event.Position{Index: index}, err
+			return here, err
 		}
 		for _, b := range e.Batches {
 			if b.Header().ChannelIndex != channelIndex {
@@ -41,6 +46,9 @@ func (r *Reader) Scan(ctx context.Context, channelIndex uint64, from event.Posit
 				}
 			}
 		}
+	}
+	if from.Index > to {
+		return from, nil
 	}
 	return event.Position{Index: to + 1}, nil
 }

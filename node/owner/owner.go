@@ -42,7 +42,7 @@ type Deps struct {
 
 // Runners runs one emit.Run for each emitter this node owns.
 type Runners struct {
-	deps    Deps
+	deps Deps
 	// Owned by the goroutine of Run: the runners that should run, and the last one of an emitter that was told to stop.
 	running  map[key]*runner
 	stopping map[place]*runner
