@@ -40,6 +40,8 @@ type book struct {
 	self string
 	// moved is called, outside the lock, when the Raft address of a node changed.
 	moved func(id string)
+	// fatal ends the process: what is known of the others could not be made durable.
+	fatal func(code int, err error)
 
 	mu struct {
 		sync.Mutex
@@ -57,8 +59,8 @@ type bookFile struct {
 }
 
 // openBook reads what is known. fresh tells that there need not be a file yet.
-func openBook(dir, self string, fresh bool, moved func(string)) (*book, error) {
-	b := &book{path: filepath.Join(dir, "peers"), self: self, moved: moved}
+func openBook(dir, self string, fresh bool, moved func(string), fatal func(int, error)) (*book, error) {
+	b := &book{path: filepath.Join(dir, "peers"), self: self, moved: moved, fatal: fatal}
 	b.mu.peers = map[string]*peerInfo{}
 	body, err := readSealed(b.path, bookMagic, bookVersion)
 	if errors.Is(err, os.ErrNotExist) {
@@ -154,10 +156,14 @@ func (b *book) learn(p peerInfo) error {
 		err = b.saveLocked()
 	}
 	b.mu.Unlock()
+	if err != nil {
+		b.fatal(ExitDisk, fmt.Errorf("save what is known of the others: %w", err))
+		return err
+	}
 	if moved && b.moved != nil {
 		b.moved(p.ID)
 	}
-	return err
+	return nil
 }
 
 // hear takes what a third node says of p: only what is not known, or newer on the same directory.

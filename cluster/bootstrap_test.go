@@ -67,7 +67,7 @@ func TestBootstrapGoesOnAfterACrashBeforeTheFirstEntry(t *testing.T) {
 	stable, err := openStable(nodes[0].dir, true, func(int, error) {})
 	require.NoError(t, err)
 	require.NoError(t, stable.Close())
-	_, err = openBook(nodes[0].dir, "n1", true, nil)
+	_, err = openBook(nodes[0].dir, "n1", true, nil, nil)
 	require.NoError(t, err)
 	require.NoError(t, id.save())
 	startAll(nodes)

@@ -109,7 +109,7 @@ func (c *Cluster) open() error {
 	if c.stable, err = openStable(c.cfg.DataDir, fresh, c.fatal); err != nil {
 		return err
 	}
-	if c.book, err = openBook(c.cfg.DataDir, c.cfg.NodeID, fresh, c.moved); err != nil {
+	if c.book, err = openBook(c.cfg.DataDir, c.cfg.NodeID, fresh, c.moved, c.fatal); err != nil {
 		return err
 	}
 	if c.snaps, err = openSnapshotStore(c.cfg.DataDir, c.log, c.logger); err != nil {
@@ -277,17 +277,19 @@ func (c *Cluster) moved(id string) {
 func (c *Cluster) upkeep(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
+	var failed atomic.Int64 // when the last snapshot did, unix seconds
 	for {
 		select {
 		case <-c.rebuilds:
 			c.rebuild(ctx)
 		case <-tick.C:
-			if c.log.grown.Load() < c.cfg.SnapshotBytes || !c.snapping.TryLock() {
+			if c.log.grown.Load() < c.cfg.SnapshotBytes || time.Now().Unix()-failed.Load() < snapshotRetry || !c.snapping.TryLock() {
 				continue
 			}
 			c.wg.Go(func() { // beside the loop: a large state takes its time, and a rebuild must not wait for it
 				defer c.snapping.Unlock()
-				if err := c.takeSnapshot(); err != nil && ctx.Err() == nil && !errors.Is(err, errAborted) {
+				if err := c.takeSnapshot(); err != nil && ctx.Err() == nil {
+					failed.Store(time.Now().Unix())
 					c.logger.Warn("snapshot", "error", err)
 				}
 			})
@@ -297,7 +299,10 @@ func (c *Cluster) upkeep(ctx context.Context) {
 	}
 }
 
-const snapshotTimeout = 10 * time.Minute
+const (
+	snapshotTimeout = 10 * time.Minute
+	snapshotRetry   = 30 // seconds after one that failed
+)
 
 // TakeSnapshot takes a snapshot of this node's state now. Nothing new since the last one is no error.
 func (c *Cluster) TakeSnapshot() error {

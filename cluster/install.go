@@ -89,6 +89,9 @@ func restoreState(sm StateMachine, data io.Reader) error {
 	if err := sm.Restore(data); err != nil {
 		return fmt.Errorf("restore the state machine: %w", err)
 	}
+	if err := sm.Checkpoint(); err != nil { // what comes next forgets how to do this again
+		return fmt.Errorf("checkpoint the restored state: %w", err)
+	}
 	if gotIndex, gotTerm := sm.Applied(); gotIndex != index || gotTerm != term {
 		return fmt.Errorf("restore the state machine: applied (%d, %d), the snapshot says (%d, %d)", gotIndex, gotTerm, index, term)
 	}

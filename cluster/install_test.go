@@ -38,7 +38,7 @@ func (b *storeBench) reopen(t require.TestingT) {
 
 // cluster is enough of one for the checks at start.
 func (b *storeBench) cluster(t *testing.T) *Cluster {
-	bk, err := openBook(b.dir, "n1", true, nil)
+	bk, err := openBook(b.dir, "n1", true, nil, nil)
 	require.NoError(t, err)
 	return &Cluster{log: newLogStore(b.log), sm: b.sm, snaps: b.store, book: bk, logger: slog.New(slog.DiscardHandler)}
 }

@@ -103,7 +103,11 @@ func (k *snapshotSink) Close() error {
 	if !k.isLocal {
 		marker = &installMarker{Phase: phaseInstalling, ID: k.meta.ID, LabelIndex: k.meta.LabelIndex, LabelTerm: k.meta.LabelTerm}
 	}
-	return k.store.put(k.tmp, &k.meta, marker)
+	if err := k.store.put(k.tmp, &k.meta, k.gen, marker); err != nil {
+		os.Remove(k.tmp)
+		return err
+	}
+	return nil
 }
 
 func (k *snapshotSink) check() error {
@@ -116,10 +120,9 @@ func (k *snapshotSink) check() error {
 		}
 		return nil
 	}
-	if newest := k.store.newest(); k.gen != k.store.generation() || newest != nil && newest.StateIndex >= k.meta.StateIndex {
-		return fmt.Errorf("close snapshot at %d: %w", k.meta.StateIndex, errBackwards)
-	}
-	return nil
+	k.store.mu.Lock()
+	defer k.store.mu.Unlock()
+	return k.store.forwardLocked(&k.meta, k.gen)
 }
 
 // Cancel implements raft.SnapshotSink.

@@ -226,10 +226,23 @@ func (s *snapshotStore) Create(version raft.SnapshotVersion, index, term uint64,
 	}, nil
 }
 
+// forwardLocked refuses a local snapshot that is not newer than what is here, or was begun before an installation.
+func (s *snapshotStore) forwardLocked(m *snapMeta, gen uint64) error {
+	if gen != s.mu.gen || len(s.mu.snaps) > 0 && s.mu.snaps[0].StateIndex >= m.StateIndex {
+		return fmt.Errorf("close snapshot at %d: %w", m.StateIndex, errBackwards)
+	}
+	return nil
+}
+
 // put makes a finished file visible.
-func (s *snapshotStore) put(tmp string, m *snapMeta, marker *installMarker) error {
+func (s *snapshotStore) put(tmp string, m *snapMeta, gen uint64, marker *installMarker) error {
 	s.mu.Lock()
 	defer s.mu.Unlock() // IO under the lock: Raft lists and opens rarely, and must not see half of this
+	if marker == nil {
+		if err := s.forwardLocked(m, gen); err != nil {
+			return err
+		}
+	}
 	if marker != nil {
 		if err := writeInstallMarker(s.mu.marks, marker); err != nil {
 			return err
