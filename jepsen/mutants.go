@@ -30,16 +30,16 @@ func hunts() map[mutant.Name]hunt {
 	small := func(o *runner.Options) { o.Segment, o.Snapshot = "1MiB", "1MiB" }
 	trimmed := func(o *runner.Options) { small(o); o.Keep = "0s" }
 	return map[mutant.Name]hunt{
-		mutant.AckBeforeFsync:       {[]string{"power-all", "pause-kill"}, 75 * time.Second, nil},
-		mutant.SkipDirFsync:         {[]string{"power-all", "power-some"}, 75 * time.Second, small},
-		mutant.TruncateAtBadCRC:     {[]string{"flip-pair"}, 90 * time.Second, nil},
-		mutant.DedupNotInSnapshot:   {[]string{"lost-disk"}, 90 * time.Second, trimmed},
-		mutant.OutcomeBeforeDLQSync: {[]string{"dest-fail", "power-all"}, 75 * time.Second, nil},
-		mutant.EmitOldEpoch:         {[]string{"pause", "partition"}, 90 * time.Second, nil},
-		mutant.LabelAtFloor:         {[]string{"lost-disk"}, 90 * time.Second, trimmed},
-		mutant.NoBaseRecord:         {[]string{"lost-disk", "kill"}, 90 * time.Second, trimmed},
+		mutant.AckBeforeFsync:       {[]string{"power-all", "pause-kill"}, 60 * time.Second, nil},
+		mutant.SkipDirFsync:         {[]string{"power-all", "power-some"}, 60 * time.Second, small},
+		mutant.TruncateAtBadCRC:     {[]string{"flip-pair"}, 60 * time.Second, nil},
+		mutant.DedupNotInSnapshot:   {[]string{"lost-disk"}, 60 * time.Second, trimmed},
+		mutant.OutcomeBeforeDLQSync: {[]string{"dest-fail", "power-all"}, 60 * time.Second, nil},
+		mutant.EmitOldEpoch:         {[]string{"pause", "partition"}, 60 * time.Second, nil},
+		mutant.LabelAtFloor:         {[]string{"lost-disk"}, 60 * time.Second, trimmed},
+		mutant.NoBaseRecord:         {[]string{"lost-disk", "kill"}, 60 * time.Second, trimmed},
 		mutant.WipedNodeKeepsID:     {[]string{"lost-disk"}, 60 * time.Second, nil},
-		mutant.VoteNotPersisted:     {[]string{"kill", "kill-all", "partition"}, 90 * time.Second, nil},
+		mutant.VoteNotPersisted:     {[]string{"kill", "kill-all", "partition"}, 60 * time.Second, nil},
 	}
 }
 

@@ -52,6 +52,15 @@ func (r *run) allReady(ctx context.Context) error {
 	return nil
 }
 
+func (r *run) allEnded() bool {
+	for _, c := range r.clients {
+		if r.ended(c.Node) == nil {
+			return false
+		}
+	}
+	return true
+}
+
 // ended is nil unless the node's process has ended.
 func (r *run) ended(host string) error {
 	if r.cluster == nil {

@@ -15,6 +15,9 @@ import (
 func (r *run) liveness(ctx context.Context) {
 	r.within(ctx, "leader", boundLeader, func(ctx context.Context) error {
 		return poll(ctx, func(context.Context) error {
+			if r.allEnded() {
+				return fmt.Errorf("no node runs: %w", errEnded)
+			}
 			if r.obs.leader() == "" {
 				return errors.New("no node calls itself leader")
 			}
@@ -76,6 +79,9 @@ func (r *run) anyLedger(ctx context.Context, channel string) (client.Ledger, err
 			return l, nil
 		}
 		errs = append(errs, err)
+	}
+	if r.allEnded() {
+		return client.Ledger{}, fmt.Errorf("no node runs: %w", errEnded)
 	}
 	return client.Ledger{}, errors.Join(errs...)
 }
