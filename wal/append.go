@@ -76,6 +76,7 @@ func (l *Log) fit(tail *segment, logs []*raft.Log) (n int, blocks uint32) {
 // the Sync inside; memory changes only behind it.
 func (l *Log) storeBatch(tail *segment, logs []*raft.Log) error {
 	raw, offsets := l.writer.enc.encode(&tail.segmentHeader, tail.end, logs)
+	marked := l.markRolled()
 	err := l.guard("append", func() error {
 		if _, err := tail.file.WriteAt(raw, int64(tail.end)*blockSize); err != nil {
 			return err
@@ -85,6 +86,9 @@ func (l *Log) storeBatch(tail *segment, logs []*raft.Log) error {
 		l.metrics.fsync.Observe(time.Since(began).Seconds())
 		return err
 	})
+	if merr := <-marked; err == nil {
+		err = merr
+	}
 	if err != nil {
 		return err
 	}
@@ -110,6 +114,31 @@ func (l *Log) roll(blocks uint32) error {
 		return err
 	}
 	l.install(seg, nil)
-	l.hurry()
+	l.writer.rolled = true
 	return nil
 }
+
+// markRolled writes the mark beside the first batch of a segment, so that the
+// mark names the segment before anything in it is acked: losing the file is
+// noticed then. Both flushes run at once; it costs the ack next to nothing,
+// once in a segment. The answer is nil at once when there is nothing to do.
+func (l *Log) markRolled() <-chan error {
+	if !l.writer.rolled {
+		return nilErrors
+	}
+	l.writer.rolled = false
+	done := make(chan error, 1)
+	go func() {
+		_, err := l.markNow(false)
+		done <- err
+		l.hurry()
+	}()
+	return done
+}
+
+// nilErrors answers nil at once, for ever.
+var nilErrors = func() <-chan error {
+	c := make(chan error)
+	close(c)
+	return c
+}()

@@ -18,6 +18,7 @@ const (
 	DefaultCacheBytes   = 64 << 20
 	DefaultStallTimeout = 10 * time.Second
 	DefaultMarkInterval = time.Second
+	DefaultSpares       = 3
 )
 
 // Config says how a log is kept. The zero value is usable.
@@ -38,6 +39,11 @@ type Config struct {
 	// follow appends, default 1 s. It is how much of the tail a lost sector
 	// may pass for torn.
 	MarkInterval time.Duration
+	// Spares bounds how many dropped segment files are kept to be used again,
+	// default 3 (more than one snapshot lets go at a time, so that a busy log
+	// hardly ever makes a new file); negative means none. One is prepared ahead
+	// in any case.
+	Spares int
 	// Logger, default slog.Default().
 	Logger *slog.Logger
 	// Registerer takes the metrics penstock_wal_*, nil for none.
@@ -65,6 +71,9 @@ func (c Config) withDefaults() Config {
 	if c.MarkInterval == 0 {
 		c.MarkInterval = DefaultMarkInterval
 	}
+	if c.Spares == 0 {
+		c.Spares = DefaultSpares
+	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -81,5 +90,8 @@ func (c Config) validate() error {
 	}
 	return nil
 }
+
+// spares is the bound on files kept ready.
+func (c Config) spares() int { return max(c.Spares, 1) }
 
 func (c Config) blocks() uint32 { return uint32(c.SegmentBytes / blockSize) }

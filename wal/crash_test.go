@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"penstock/internal/vfs/errfs"
@@ -123,6 +124,7 @@ func recordCrashes(t *testing.T, seeds int) []crashPoint {
 		mu.Unlock()
 	}
 	require.NoError(t, l.Close())
+	require.Greater(t, testutil.ToFloat64(l.metrics.recycled), 3.0, "dropped segments are used again")
 	return points
 }
 

@@ -1,8 +1,8 @@
 // Package wal is the segmented log that *is* the Raft log: payload bytes are
 // written once per node, here.
 //
-// It owns one folder: segment files, the spare that is prepared ahead, the
-// durable mark and the lock file. [Log] implements raft.LogStore and
+// It owns one folder: segment files, the spares (prepared ahead, or dropped
+// segments to be used again), the durable mark and the lock file. [Log] implements raft.LogStore and
 // raft.MonotonicLogStore.
 //
 // It promises:
@@ -20,8 +20,8 @@
 //
 // It does not know Raft's policy: terms and indexes are numbers to it, and the
 // only things it takes from the Raft library are the Log struct, the names of
-// the interface and the sentinel ErrLogNotFound. It does not repair, carry,
-// recycle or scrub yet; the format already has room for all four.
+// the interface and the sentinel ErrLogNotFound. It does not repair,
+// carry or scrub yet; the format already has room for all three.
 //
 // [Walk] reads a folder offline and writes nothing.
 package wal

@@ -10,19 +10,20 @@ import (
 // first append after a mark wakes it, so the ack path pays for one atomic.
 func (l *Log) appended() {
 	if l.dirty.CompareAndSwap(false, true) {
-		l.poke()
+		poke(l.wake)
 	}
 }
 
 // hurry makes the keeper write a mark and remove doomed files now.
 func (l *Log) hurry() {
 	l.urgent.Store(true)
-	l.poke()
+	poke(l.wake)
 }
 
-func (l *Log) poke() {
+// poke wakes a goroutine that waits on a channel of capacity 1.
+func poke(c chan<- struct{}) {
 	select {
-	case l.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -70,13 +71,26 @@ func (l *Log) pause(d time.Duration) bool {
 	}
 }
 
-// tidy makes the mark say what is durable now, and then removes the files
+// tidy makes the mark say what is durable now, and then lets go of the files
 // that were taken out of the chain before. Never the other way round: a
 // missing file that the mark still asks for would be damage.
 func (l *Log) tidy() error {
+	l.urgent.Store(false)
+	doomed, err := l.markNow(true)
+	if err != nil {
+		return err
+	}
+	for _, seg := range doomed {
+		l.retire(seg)
+	}
+	return nil
+}
+
+// markNow writes the mark when it says something new. With take it also hands
+// over the doomed segments, all of which left the chain before that mark.
+func (l *Log) markNow(take bool) (doomed []*segment, err error) {
 	l.markMu.Lock()
 	defer l.markMu.Unlock()
-	l.urgent.Store(false)
 	l.dirty.Store(false)
 	l.mu.Lock()
 	tail := l.mu.segs[len(l.mu.segs)-1]
@@ -84,21 +98,20 @@ func (l *Log) tidy() error {
 		first: l.mu.segs[0].number, newest: tail.number, gen: tail.gen, end: tail.end,
 		lastIndex: l.mu.last, lastTerm: l.mu.lastTerm,
 	}
-	doomed := l.mu.doomed
-	l.mu.Unlock()
-	if !l.marker.covers(m) {
-		if err := l.guard("write mark", func() error { return l.marker.write(m) }); err != nil {
-			return err
-		}
+	if take {
+		doomed, l.mu.doomed = l.mu.doomed, nil
 	}
-	for _, seg := range doomed {
-		l.removeFile(seg.path)
-		_ = seg.file.release() // every write to it was synced, or is dead
-	}
-	l.mu.Lock()
-	l.mu.doomed = append([]*segment(nil), l.mu.doomed[len(doomed):]...)
 	l.mu.Unlock()
-	return nil
+	if l.marker.covers(m) {
+		return doomed, nil
+	}
+	if err := l.guard("write mark", func() error { return l.marker.write(m) }); err != nil {
+		l.mu.Lock()
+		l.mu.doomed = append(doomed, l.mu.doomed...) // for Close to let go of
+		l.mu.Unlock()
+		return nil, err
+	}
+	return doomed, nil
 }
 
 // removeFile removes a dead file. A failure costs space and nothing else: the

@@ -50,6 +50,7 @@ type Log struct {
 		enc    encoder
 		gen    uint32 // highest generation ever used
 		number uint64 // highest segment number ever used
+		rolled bool   // the mark does not name the tail yet
 	}
 
 	markMu sync.Mutex

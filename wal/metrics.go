@@ -6,6 +6,7 @@ type metrics struct {
 	fsync     prometheus.Histogram
 	appended  prometheus.Counter
 	truncated prometheus.Counter
+	recycled  prometheus.Counter
 	retained  prometheus.GaugeFunc
 	segments  prometheus.GaugeFunc
 }
@@ -25,6 +26,10 @@ func newMetrics(l *Log) *metrics {
 			Name: "penstock_wal_truncated_bytes_total",
 			Help: "Bytes of torn batches that recovery cut off.",
 		}),
+		recycled: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "penstock_wal_recycled_segments_total",
+			Help: "Dropped segment files that were kept to be used again.",
+		}),
 		retained: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "penstock_wal_retained_bytes",
 			Help: "Size of the segment files that the log keeps.",
@@ -37,7 +42,7 @@ func newMetrics(l *Log) *metrics {
 }
 
 func (m *metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.fsync, m.appended, m.truncated, m.retained, m.segments}
+	return []prometheus.Collector{m.fsync, m.appended, m.truncated, m.recycled, m.retained, m.segments}
 }
 
 func (m *metrics) register(r prometheus.Registerer) error {

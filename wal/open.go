@@ -38,7 +38,7 @@ func Open(dir string, cfg Config) (*Log, error) {
 	l := &Log{
 		dir: dir, cfg: cfg, fs: cfg.FS, log: cfg.Logger, lock: lock,
 		closed: make(chan struct{}), turn: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		prep: preparer{ready: make(chan spare)},
+		prep: newPreparer(cfg.spares()),
 	}
 	l.fuse = newFuse(func(err error) {
 		l.log.Error("log failed; nothing is tried again", "error", err)
@@ -98,12 +98,11 @@ func (l *Log) recover() error {
 	if l.marker, err = openMarker(l.fs, l.dir, m, doubt); err != nil {
 		return err
 	}
-	found, err := l.survey(dir, m)
-	if err != nil {
+	if err := l.survey(dir, m); err != nil {
 		return err
 	}
 	l.loops.Add(2)
-	go l.prepare(found)
+	go l.prepare()
 	go l.keep()
 	return l.settle(dir, torn)
 }
@@ -168,10 +167,10 @@ func settleFile(f vfs.File) error {
 	return nil
 }
 
-// survey finds the highest generation and numbers in use, and a spare that
-// an earlier run prepared; unfinished files and other spares go. It runs
+// survey finds the highest generation and numbers in use, and the spares that
+// an earlier run left; unfinished files and spares that do not fit go. It runs
 // before the preparer, which makes files of the same names.
-func (l *Log) survey(dir listing, m mark) (found *spare, err error) {
+func (l *Log) survey(dir listing, m mark) error {
 	l.writer.gen, l.writer.number = m.gen, m.newest
 	for _, seg := range l.mu.segs {
 		l.writer.gen = max(l.writer.gen, seg.gen)
@@ -179,33 +178,49 @@ func (l *Log) survey(dir listing, m mark) (found *spare, err error) {
 	if n := len(dir.segments); n > 0 {
 		l.writer.number = max(l.writer.number, dir.segments[n-1])
 	}
+	for _, n := range l.dead(dir) {
+		if _, err := l.surveyFile(filepath.Join(l.dir, segmentName(n))); err != nil {
+			return err
+		}
+	}
 	for _, path := range dir.leftover {
 		l.removeFile(path)
 	}
 	for _, n := range dir.spares {
 		l.prep.seq.Store(n)
 		path := filepath.Join(l.dir, spareName(n))
-		gen, err := highestTag(l.fs, path)
+		fits, err := l.surveyFile(path)
 		if err != nil {
-			return nil, fmt.Errorf("wal: %w", err)
+			return err
 		}
-		l.writer.gen = max(l.writer.gen, gen)
-		st, err := l.fs.Stat(path)
-		if err != nil {
-			return nil, fmt.Errorf("wal: %w", err)
-		}
-		if found == nil && st.Size() == l.cfg.SegmentBytes {
-			found = &spare{path: path, blocks: l.cfg.blocks()}
+		if fits && len(l.prep.ready) < l.cfg.spares() {
+			l.prep.ready <- spare{path: path, blocks: l.cfg.blocks()}
 			continue
 		}
 		l.removeFile(path)
 	}
-	return found, nil
+	return nil
+}
+
+// surveyFile counts the generation that a file was last written with, and says
+// whether it has the size of a segment.
+func (l *Log) surveyFile(path string) (fits bool, err error) {
+	gen, err := highestTag(l.fs, path)
+	if err != nil {
+		return false, fmt.Errorf("wal: %w", err)
+	}
+	l.writer.gen = max(l.writer.gen, gen)
+	st, err := l.fs.Stat(path)
+	if err != nil {
+		return false, fmt.Errorf("wal: %w", err)
+	}
+	return st.Size() == l.cfg.SegmentBytes, nil
 }
 
 // settle creates the first segment or cuts a torn tail off, writes the mark,
 // and removes what is dead.
 func (l *Log) settle(dir listing, torn bool) error {
+	dead := l.dead(dir)
 	// The names seen may not be durable yet.
 	if err := l.fs.SyncDir(l.dir); err != nil {
 		return fmt.Errorf("wal: %w", err)
@@ -231,20 +246,35 @@ func (l *Log) settle(dir listing, torn bool) error {
 	if err := l.tidy(); err != nil {
 		return err
 	}
-	l.removeDead(dir)
-	return nil
+	return l.removeDead(dead)
 }
 
-// removeDead removes segment files that are in no chain.
-func (l *Log) removeDead(dir listing) {
+// removeDead lets go of segment files that are in no chain.
+func (l *Log) removeDead(dead []uint64) error {
+	for _, n := range dead {
+		path := filepath.Join(l.dir, segmentName(n))
+		l.recovery.DeadFiles++
+		st, err := l.fs.Stat(path)
+		if err != nil {
+			return fmt.Errorf("wal: %w", err)
+		}
+		if st.Size() != l.cfg.SegmentBytes || !l.recycle(path) {
+			l.removeFile(path)
+		}
+	}
+	return l.fuse.check()
+}
+
+// dead is the segment files that are in no chain.
+func (l *Log) dead(dir listing) (dead []uint64) {
 	live := make(map[uint64]bool, len(l.mu.segs))
 	for _, seg := range l.mu.segs {
 		live[seg.number] = true
 	}
 	for _, n := range dir.segments {
 		if !live[n] {
-			l.recovery.DeadFiles++
-			l.removeFile(filepath.Join(l.dir, segmentName(n)))
+			dead = append(dead, n)
 		}
 	}
+	return dead
 }

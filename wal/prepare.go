@@ -18,10 +18,16 @@ const (
 	noSpaceRetry = time.Second
 )
 
-// preparer keeps one zero-filled segment ready.
+// preparer keeps segments ready: dropped ones to be used again (recycle.go),
+// and when there is none, one of zeros.
 type preparer struct {
-	ready chan spare // unbuffered: the goroutine holds the spare until it is taken
-	seq   atomic.Uint64
+	ready chan spare    // never blocks: room for the bound and one being made
+	taken chan struct{} // the goroutine: look whether one must be made; capacity 1
+	seq   atomic.Uint64 // highest number given to a spare's name
+}
+
+func newPreparer(spares int) preparer {
+	return preparer{ready: make(chan spare, spares+1), taken: make(chan struct{}, 1)}
 }
 
 // spare is a file of zeros (or, recycled, of older generations), durable under
@@ -31,36 +37,32 @@ type spare struct {
 	blocks uint32
 }
 
-// prepare is the goroutine that makes spares. Started by Open, stopped by
-// Close; blocks on disk and on the writer taking the spare. found is a spare
-// from an earlier run, if there is one.
-func (l *Log) prepare(found *spare) {
+// prepare is the goroutine that makes a spare whenever none is ready. Started
+// by Open, stopped by Close; blocks on disk, and on the writer taking one.
+func (l *Log) prepare() {
 	defer l.loops.Done()
 	for {
-		s, err := l.nextSpare(found)
-		found = nil
-		if errors.Is(err, syscall.ENOSPC) {
-			// Nothing of the log is touched by this: a new file is tried
-			// again. A writer that needs it meanwhile runs into its stall limit.
-			l.log.Error("no space for the next log segment", "error", err)
-			select {
-			case <-time.After(noSpaceRetry):
-				continue
-			case <-l.closed:
+		for len(l.prep.ready) == 0 {
+			s, err := l.makeSpare(l.cfg.blocks())
+			switch {
+			case err == nil:
+				l.prep.ready <- s
+			case errors.Is(err, syscall.ENOSPC):
+				// Nothing of the log is touched by this: a new file is tried
+				// again. A writer that needs it meanwhile runs into its stall limit.
+				l.log.Error("no space for the next log segment", "error", err)
+				if !l.sleep(noSpaceRetry) {
+					return
+				}
+			case l.usable() != nil:
 				return
-			case <-l.fuse.blown:
+			default:
+				_ = l.fuse.blow(fmt.Errorf("prepare segment: %w", err))
 				return
 			}
 		}
-		if l.usable() != nil {
-			return
-		}
-		if err != nil {
-			_ = l.fuse.blow(fmt.Errorf("prepare segment: %w", err))
-			return
-		}
 		select {
-		case l.prep.ready <- s:
+		case <-l.prep.taken:
 		case <-l.closed:
 			return
 		case <-l.fuse.blown:
@@ -69,11 +71,15 @@ func (l *Log) prepare(found *spare) {
 	}
 }
 
-func (l *Log) nextSpare(found *spare) (spare, error) {
-	if found != nil {
-		return *found, nil
+// sleep waits; false means stop.
+func (l *Log) sleep(d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-l.closed:
+	case <-l.fuse.blown:
 	}
-	return l.makeSpare(l.cfg.blocks())
+	return false
 }
 
 // makeSpare writes zeros for real: space that is only reserved would make each
@@ -136,6 +142,7 @@ func (l *Log) takeSpare(batchBlocks uint32) (s spare, err error) {
 	err = l.guard("wait for a prepared segment", func() error {
 		select {
 		case s = <-l.prep.ready:
+			poke(l.prep.taken)
 			return nil
 		case <-l.fuse.blown:
 			return l.fuse.check()

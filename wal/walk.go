@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -139,6 +140,9 @@ func (w *walker) segment(k link, m mark, doubt error) error {
 		if !errors.As(err, &damage) {
 			return err
 		}
+		if gone(w.fs, k) {
+			return nil
+		}
 		w.damaged(err)
 		if p, ok = s.resync(p + 1); !ok {
 			return nil
@@ -148,6 +152,18 @@ func (w *walker) segment(k link, m mark, doubt error) error {
 		w.damaged(s.checkSealed(index, k.liveEnd))
 	}
 	return nil
+}
+
+// gone: the file was dropped from a live log as it was read, and may be in use
+// again as another segment.
+func gone(fsys vfs.FS, k link) bool {
+	now, err := openLink(fsys, filepath.Dir(k.path), k.hdr.number, os.O_RDONLY)
+	if err != nil {
+		_, serr := fsys.Stat(k.path)
+		return errors.Is(serr, fs.ErrNotExist)
+	}
+	defer func() { _ = now.file.Close() }()
+	return now.hdr.gen != k.hdr.gen
 }
 
 // judge gives a live log's writer the time to finish what looks like damage.
