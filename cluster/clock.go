@@ -23,11 +23,6 @@ type stampClock struct {
 	ref  time.Time // monotonic
 	rate float64
 	last int64 // highest time given out
-	deviation
-}
-
-type deviation struct {
-	own time.Duration // of this node's wall clock from the median, as of the last look
 }
 
 func newStampClock(now func() time.Time) *stampClock {

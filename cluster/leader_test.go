@@ -33,7 +33,7 @@ func TestHeartbeatOfAHigherTermNeverStampsAnEntry(t *testing.T) {
 		fake := newTransport(transportConfig{stream: stream, maxBytes: 1 << 20, silent: func() bool { return false }, logger: newRaftLogger(testLogger("n2"))})
 		var resp raft.AppendEntriesResponse
 		err := fake.AppendEntries("n1", "n1", &raft.AppendEntriesRequest{
-			RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n2"), Addr: []byte("n2")}, Term: term + 1, Leader: []byte("n2"),
+			RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n2"), Addr: []byte("n2")}, Term: term + 1,
 		}, &resp)
 		require.NoError(t, err)
 		future := in.raft.Apply(toyAppendEntry(nil, n.c.Now().UnixNano(), [][]byte{fmt.Append(nil, "r", round)}), time.Second)

@@ -55,8 +55,6 @@ type snapMeta struct {
 	crc  uint32
 }
 
-func (m *snapMeta) installed() bool { return m.LabelIndex != 0 }
-
 func (m *snapMeta) raftMeta(index, term uint64) *raft.SnapshotMeta {
 	return &raft.SnapshotMeta{
 		Version: 1, ID: m.ID, Index: index, Term: term, Size: m.size,

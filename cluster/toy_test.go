@@ -137,7 +137,6 @@ func (l *memLog) SetFloor(index uint64) {
 type toySM struct {
 	mu      sync.Mutex
 	state   toyState
-	dead    bool
 	applies int
 }
 
