@@ -154,19 +154,8 @@ func fitsVerbatim(e *event.Event) bool {
 // that was cut, changed by one bit or edited by hand is no record. ErrTooNew is told apart from damage.
 func ParseLine(b []byte) (Record, error) {
 	b = bytes.TrimSuffix(b, []byte("\n"))
-	if len(b) < crcSize {
-		return Record{}, errors.New("dead letter: too short")
-	}
-	body, tail := b[:len(b)-crcSize], b[len(b)-crcSize:]
-	var sum [4]byte
-	if !bytes.HasPrefix(tail, []byte(crcPrefix)) || !bytes.HasSuffix(tail, []byte(crcSuffix)) {
-		return Record{}, errors.New("dead letter: no checksum at its end")
-	}
-	if _, err := hex.Decode(sum[:], tail[len(crcPrefix):len(crcPrefix)+8]); err != nil {
-		return Record{}, errors.New("dead letter: checksum is no hexadecimal number")
-	}
-	if crc32.Checksum(body, castagnoli) != binary.BigEndian.Uint32(sum[:]) {
-		return Record{}, errors.New("dead letter: checksum does not match")
+	if err := checkLine(b); err != nil {
+		return Record{}, err
 	}
 	var version struct {
 		V int `json:"v"`
@@ -182,4 +171,24 @@ func ParseLine(b []byte) (Record, error) {
 		return Record{}, fmt.Errorf("dead letter: %w", err)
 	}
 	return l.record()
+}
+
+// checkLine checks the checksum of a line, with or without its newline.
+func checkLine(b []byte) error {
+	b = bytes.TrimSuffix(b, []byte("\n"))
+	if len(b) < crcSize {
+		return errors.New("dead letter: too short")
+	}
+	body, tail := b[:len(b)-crcSize], b[len(b)-crcSize:]
+	var sum [4]byte
+	if !bytes.HasPrefix(tail, []byte(crcPrefix)) || !bytes.HasSuffix(tail, []byte(crcSuffix)) {
+		return errors.New("dead letter: no checksum at its end")
+	}
+	if _, err := hex.Decode(sum[:], tail[len(crcPrefix):len(crcPrefix)+8]); err != nil {
+		return errors.New("dead letter: checksum is no hexadecimal number")
+	}
+	if crc32.Checksum(body, castagnoli) != binary.BigEndian.Uint32(sum[:]) {
+		return errors.New("dead letter: checksum does not match")
+	}
+	return nil
 }

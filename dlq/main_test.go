@@ -1,6 +1,7 @@
 package dlq
 
 import (
+	"flag"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,7 +14,16 @@ import (
 	"penstock/internal/vfs"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain keeps the random volumes few unless the command line says how many: go test ./dlq -run Random -rapid.checks=2000.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
+	if !given {
+		_ = flag.Set("rapid.checks", "20") // of rapid, which is always linked in
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const dir = "/dlq"
 

@@ -6,7 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Stats is what the volume holds. Records and ages count what stands in the files; an id that stands there twice counts twice.
+// Stats is what the volume holds. An id that stands in the files twice counts once; Bytes are those of the record files, as
+// du counts them.
 type Stats struct {
 	Dead, Poison               int
 	OldestDead, OldestPoisoned time.Time // zero when there is none
@@ -27,18 +28,12 @@ func (v *Volume) Stats() (Stats, error) {
 		return Stats{}, err
 	}
 	st := Stats{Bytes: v.bytes(), SealedFiles: len(v.sealed)}
-	older := func(t *time.Time, u time.Time) {
-		if !u.IsZero() && (t.IsZero() || u.Before(*t)) {
-			*t = u
-		}
-	}
+	st.Dead, st.Poison = v.index.dead, v.index.poison
 	for _, s := range append([]segment{v.active}, v.sealed...) {
-		st.Dead += s.dead
-		st.Poison += s.poison
-		older(&st.OldestDead, s.oldestDead)
-		older(&st.OldestPoisoned, s.oldestPoisoned)
+		st.OldestDead = oldest(st.OldestDead, s.oldestDead)
+		st.OldestPoisoned = oldest(st.OldestPoisoned, s.oldestPoisoned)
 	}
-	st.Full = v.room(4<<10) != nil
+	st.Full = v.cfg.Overflow == Block && v.room(4<<10) != nil
 	return st, nil
 }
 
@@ -47,6 +42,7 @@ type metrics struct {
 	v             *Volume
 	writeFailures prometheus.Counter
 	quarantined   prometheus.Counter
+	dropped       prometheus.Counter
 }
 
 var (
@@ -69,6 +65,10 @@ func newMetrics(v *Volume) *metrics {
 			Name: "penstock_dlq_quarantined_total",
 			Help: "Lines that were no dead letters and moved to the quarantine.",
 		}),
+		dropped: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "penstock_dlq_dropped_total",
+			Help: "Records given up at a bound of the volume (overflow: drop_oldest); each is an audited discard.",
+		}),
 	}
 }
 
@@ -79,12 +79,14 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 	m.writeFailures.Describe(ch)
 	m.quarantined.Describe(ch)
+	m.dropped.Describe(ch)
 }
 
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	m.writeFailures.Collect(ch)
 	m.quarantined.Collect(ch)
+	m.dropped.Collect(ch)
 	st, err := m.v.Stats()
 	if err != nil {
 		return

@@ -34,7 +34,7 @@ func (v *Volume) recover() error {
 		if !ok || !e.Type().IsRegular() {
 			continue
 		}
-		s, err := v.scrub(e.Name(), e.Name())
+		s, err := v.scrub(number, e.Name(), e.Name())
 		if err != nil {
 			return err
 		}
@@ -50,13 +50,13 @@ func (v *Volume) recoverActive() error {
 		return nil
 	}
 	number := v.next
-	s, err := v.scrub(activeName, sealedName(number))
+	s, err := v.scrub(number, activeName, sealedName(number))
 	if err != nil {
 		return err
 	}
 	if s.size > 0 {
 		v.addSealed(s, number)
-		v.log.Info("active dead-letter file sealed", "file", sealedName(number), "records", s.dead+s.poison)
+		v.log.Info("active dead-letter file sealed", "file", sealedName(number), "records", s.records)
 	}
 	return nil
 }
@@ -66,14 +66,14 @@ type span struct{ from, to int64 }
 
 // scrub leaves only records in the file name, under the name target, durable; the rest is in the quarantine. A file without a
 // record in it goes.
-func (v *Volume) scrub(name, target string) (segment, error) {
-	var s segment
+func (v *Volume) scrub(number uint64, name, target string) (segment, error) {
+	s := segment{number: number}
 	var bad []span
 	err := v.eachLine(name, -1, func(at span, line []byte, whole bool) error {
 		if line != nil && whole {
 			r, err := ParseLine(line)
 			if err == nil {
-				s.count(&r)
+				v.count(&s, number, &r)
 				s.size += at.to - at.from
 				return nil
 			}

@@ -11,18 +11,17 @@ import (
 type segment struct {
 	number                     uint64
 	size                       int64
-	dead, poison               int // records; repeats of an id count
+	records                    int // lines; repeats of an id count
+	replaced                   int // of these, how many a later record replaced
 	oldestDead, oldestPoisoned time.Time
 }
 
-func (s *segment) count(r *Record) {
-	n, oldest := &s.dead, &s.oldestDead
-	if r.State == Poison {
-		n, oldest = &s.poison, &s.oldestPoisoned
-	}
-	*n++
-	if oldest.IsZero() || r.At.Before(*oldest) {
-		*oldest = r.At
+func (s *segment) note(state State, at time.Time) {
+	s.records++
+	if state == Poison {
+		s.oldestPoisoned = oldest(s.oldestPoisoned, at)
+	} else {
+		s.oldestDead = oldest(s.oldestDead, at)
 	}
 }
 

@@ -38,6 +38,14 @@ type Config struct {
 	MaxBytes int64
 	// SegmentBytes is the size at which the active file is sealed. Default 32 MiB.
 	SegmentBytes int64
+	// SealAge is the age at which Maintain seals the active file. Default 10 minutes.
+	SealAge time.Duration
+	// MaxAge bounds the age of records; 0 is no bound. Overflow says what happens at the bounds: Block, the default, or
+	// DropOldest, which needs Discard: it is told the records that are about to go, and returns nil when their discard is
+	// committed. It is called without a lock held and may be told of the same record again after a crash.
+	MaxAge   time.Duration
+	Overflow string
+	Discard  func(ctx context.Context, drops []Drop) error
 	// MaxLineBytes is the longest line taken for a record. Default 64 MiB.
 	MaxLineBytes int
 	Now          func() time.Time // for ages in metrics; nil: time.Now
@@ -55,13 +63,18 @@ type Volume struct {
 	metrics *metrics
 
 	// mu is held during I/O: appends are serial, and a slow disk is a slow volume.
-	mu     sync.Mutex
-	sealed []segment // in order of number
-	next   uint64    // number of the next sealed file; a number is not used again in this process's life
-	active segment   // number 0; size is what is durable
-	file   vfs.File  // of the active segment; nil while there is none open
-	broken bool      // the active file may hold more than its durable size
-	closed bool
+	mu          sync.Mutex
+	sealed      []segment // in order of number
+	next        uint64    // number of the next sealed file, and in the index of the active one; not used again in this process's life
+	active      segment   // size is what is durable
+	activeSince time.Time // of its first record
+	file        vfs.File  // of the active segment; nil while there is none open
+	index       index
+	broken      bool // the active file may hold more than its durable size
+	unsettled   bool // a name may not be durable yet
+	closed      bool
+
+	dropMu sync.Mutex // one drop at a time; taken before mu
 }
 
 const (
@@ -76,11 +89,14 @@ const (
 
 // Open locks the volume, recovers it and makes it ready for Append.
 func Open(dir string, cfg Config) (*Volume, error) {
-	v := &Volume{cfg: cfg.withDefaults(), dir: dir, next: 1}
+	v := &Volume{cfg: cfg.withDefaults(), dir: dir, next: 1, index: newIndex()}
 	v.fs, v.log = v.cfg.FS, v.cfg.Logger.With("volume", dir)
 	v.metrics = newMetrics(v)
 	if cfg.NodeID == "" {
 		return nil, errors.New("open dead-letter volume: no node id")
+	}
+	if o := v.cfg.Overflow; o != Block && (o != DropOldest || cfg.Discard == nil) {
+		return nil, fmt.Errorf("open dead-letter volume: overflow %q: want %s, or %s with a way to discard", o, Block, DropOldest)
 	}
 	if err := v.fs.MkdirAll(dir, dirMode); err != nil {
 		return nil, fmt.Errorf("open dead-letter volume: %w", err)
@@ -119,6 +135,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.SegmentBytes == 0 {
 		c.SegmentBytes = 32 << 20
+	}
+	if c.SealAge == 0 {
+		c.SealAge = 10 * time.Minute
+	}
+	if c.Overflow == "" {
+		c.Overflow = Block
 	}
 	if c.MaxLineBytes == 0 {
 		c.MaxLineBytes = 64 << 20
@@ -179,6 +201,18 @@ func (v *Volume) Append(ctx context.Context, records []Record) error {
 			return err
 		}
 	}
+	for {
+		err := v.appendLines(ctx, lines, records)
+		if v.cfg.Overflow != DropOldest || !errors.Is(err, ErrFull) || int64(len(lines)) > v.cfg.MaxBytes {
+			return err
+		}
+		if err := v.makeRoom(ctx); err != nil {
+			return fmt.Errorf("append to dead-letter volume: %w", err)
+		}
+	}
+}
+
+func (v *Volume) appendLines(ctx context.Context, lines []byte, records []Record) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if err := ctx.Err(); err != nil {
@@ -188,11 +222,13 @@ func (v *Volume) Append(ctx context.Context, records []Record) error {
 		return ErrClosed
 	}
 	if err := v.append(lines); err != nil {
-		v.metrics.writeFailures.Inc()
+		if v.cfg.Overflow != DropOldest || !errors.Is(err, ErrFull) {
+			v.metrics.writeFailures.Inc()
+		}
 		return fmt.Errorf("append to dead-letter volume: %w", err)
 	}
 	for i := range records {
-		v.active.count(&records[i])
+		v.count(&v.active, v.next, &records[i])
 	}
 	if v.active.size >= v.cfg.SegmentBytes {
 		if err := v.seal(); err != nil {
@@ -204,12 +240,32 @@ func (v *Volume) Append(ctx context.Context, records []Record) error {
 	return nil
 }
 
+// count notes a record of the file with that number.
+func (v *Volume) count(s *segment, number uint64, r *Record) {
+	s.note(r.State, r.At)
+	before, repeat := v.index.put(hashID([]byte(r.ID)), newPlace(number, r.State))
+	switch {
+	case !repeat:
+	case before == number:
+		s.replaced++
+	default:
+		for i := range v.sealed {
+			if v.sealed[i].number == before {
+				v.sealed[i].replaced++
+			}
+		}
+	}
+}
+
 // append writes lines behind the durable end of the active file.
 func (v *Volume) append(lines []byte) error {
 	if v.broken {
 		if err := v.mend(); err != nil {
 			return err
 		}
+	}
+	if err := v.checkActive(); err != nil {
+		return err
 	}
 	if err := v.room(int64(len(lines))); err != nil {
 		return err
@@ -220,7 +276,7 @@ func (v *Volume) append(lines []byte) error {
 		if err != nil {
 			return err
 		}
-		v.file, v.active = f, segment{}
+		v.file, v.active, v.activeSince = f, segment{}, v.cfg.Now()
 	}
 	_, err := v.file.WriteAt(lines, v.active.size)
 	if err == nil {
@@ -293,51 +349,6 @@ func (v *Volume) closeFile() error {
 	f := v.file
 	v.file = nil
 	return f.Close()
-}
-
-// room refuses what would pass a bound. Before it does it looks at the directory again, since an operator may have taken files
-// away.
-func (v *Volume) room(n int64) error {
-	full := func() bool {
-		return v.bytes()+n > v.cfg.MaxBytes || (v.active.size == 0 && len(v.sealed) >= v.cfg.MaxFiles)
-	}
-	if !full() {
-		return nil
-	}
-	if err := v.refresh(); err != nil {
-		return err
-	}
-	if full() {
-		return fmt.Errorf("%w: %d bytes in %d sealed files", ErrFull, v.bytes(), len(v.sealed))
-	}
-	return nil
-}
-
-// refresh drops the sealed files that are gone.
-func (v *Volume) refresh() error {
-	kept := v.sealed[:0:0]
-	for _, s := range v.sealed {
-		info, err := v.fs.Stat(v.path(sealedName(s.number)))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		s.size = info.Size()
-		kept = append(kept, s)
-	}
-	v.sealed = kept
-	return nil
-}
-
-// bytes is what the records take on disk.
-func (v *Volume) bytes() int64 {
-	n := v.active.size
-	for _, s := range v.sealed {
-		n += s.size
-	}
-	return n
 }
 
 // Close gives the volume up. It does not seal: the next start does.
