@@ -48,6 +48,7 @@ func Workloads() map[string]string {
 	return map[string]string{
 		"mixed":   "writers with order per key, writers whose destination gives up, source-offset writers, readers everywhere",
 		"events":  "the same without source offsets",
+		"letters": "writers whose destination gives up, only: no file emitter, so that nothing but the log syncs the data volume",
 		"offsets": "source-offset writers and linearizable reads only",
 		"none":    "no writers: the verdict must be INVALID",
 	}

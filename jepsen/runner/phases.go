@@ -102,6 +102,8 @@ func (r *run) channels() []string {
 		return []string{workload.Orders, workload.Letters, workload.Offsets}
 	case "events":
 		return []string{workload.Orders, workload.Letters}
+	case "letters":
+		return []string{workload.Letters}
 	case "offsets":
 		return []string{workload.Offsets}
 	}
