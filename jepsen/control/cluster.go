@@ -182,10 +182,12 @@ func (c *Cluster) PowerCut(ctx context.Context, n *Node, flag uint32) (Exit, err
 	cutErr := errors.Join(n.Data.Shutdown(flag), n.DLQ.Shutdown(flag))
 	var exit Exit
 	if n.Process.Running() {
-		var err error
-		if exit, err = n.Process.Kill(ctx); err != nil && !errors.Is(err, ErrNotRunning) {
+		if _, err := n.Process.Kill(ctx); err != nil && !errors.Is(err, ErrNotRunning) {
 			return exit, errors.Join(cutErr, err)
 		}
+	}
+	if last, ended := n.Process.LastExit(); ended {
+		exit = last // it may have seen the error and ended by itself before the kill
 	}
 	return exit, errors.Join(cutErr, n.Data.Unmount(ctx), n.DLQ.Unmount(ctx))
 }

@@ -35,9 +35,9 @@ func (r *run) liveness(ctx context.Context) {
 			})
 		})
 	}
-	r.within(ctx, "all ready", boundReady, func(ctx context.Context) error { return poll(ctx, r.allReady) })
+	r.within(ctx, "all ready", r.patience(boundReady), func(ctx context.Context) error { return poll(ctx, r.allReady) })
 	target := r.obs.highest()
-	r.within(ctx, "all caught up", boundEqual, func(ctx context.Context) error {
+	r.within(ctx, "all caught up", r.patience(boundEqual), func(ctx context.Context) error {
 		return poll(ctx, func(ctx context.Context) error { return r.applied(ctx, target) })
 	})
 	r.within(ctx, "next ack after catching up", boundAck, func(ctx context.Context) error {
@@ -51,9 +51,20 @@ func (r *run) liveness(ctx context.Context) {
 	})
 }
 
+// patience is the bound, or a fraction of it once the cluster has failed to come back: nothing more is to be learned from
+// waiting, and the verdict is FAIL already.
+func (r *run) patience(bound time.Duration) time.Duration {
+	for _, l := range r.final.Liveness {
+		if !l.OK {
+			return bound / 10
+		}
+	}
+	return bound
+}
+
 // resolved: without new events, no delivery stays pending.
 func (r *run) resolved(ctx context.Context) {
-	r.within(ctx, "deliveries resolved", boundResolved, func(ctx context.Context) error {
+	r.within(ctx, "deliveries resolved", r.patience(boundResolved), func(ctx context.Context) error {
 		return poll(ctx, func(ctx context.Context) error {
 			for _, channel := range r.channels() {
 				l, err := r.anyLedger(ctx, channel)
@@ -102,7 +113,7 @@ func (r *run) finalReads(ctx context.Context) error {
 				return err
 			}
 			wg.Go(func() {
-				bounded, cancel := context.WithTimeout(ctx, boundRead)
+				bounded, cancel := context.WithTimeout(ctx, r.patience(boundRead))
 				defer cancel()
 				if err := rd.Whole(bounded, target); err != nil {
 					errs <- err

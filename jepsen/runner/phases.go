@@ -48,7 +48,7 @@ func (r *run) phases(ctx context.Context) error {
 	r.say("liveness phase")
 	r.liveness(ctx)
 	stopWriting()
-	time.AfterFunc(20*time.Second, giveUp)
+	time.AfterFunc(r.patience(20*time.Second), giveUp)
 	clients.Wait()
 	r.resolved(ctx)
 	return errors.Join(err, healErr, r.finalReads(ctx))
