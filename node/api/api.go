@@ -2,8 +2,8 @@
 // and the kinds of problems are public and only ever added to (docs/api.md).
 //
 // It owns admission (how many requests and bytes may be under way) and the translation of each outcome into committed,
-// certainly not committed, or unknown (P7). It promises an answer to every request within its deadline. It holds no state
-// that outlives a request, decides nothing about replication, and starts no goroutine.
+// certainly not committed, or unknown (P7). It promises an answer to every request within its deadline, a trickling body
+// included. It holds no state that outlives a request, decides nothing about replication, and starts no goroutine.
 package api
 
 import (
@@ -72,6 +72,8 @@ type API struct {
 	cfg     Config
 	deps    Deps
 	admit   *admission
+	pages   slots
+	scans   slots
 	drain   drainState
 	metrics *metrics
 	handler http.Handler
@@ -79,11 +81,17 @@ type API struct {
 
 // New makes the surface.
 func New(cfg Config, deps Deps) *API {
-	a := &API{cfg: cfg, deps: deps, admit: newAdmission(cfg.InFlight, cfg.InFlightBytes), metrics: newMetrics(deps.Metrics)}
+	a := &API{
+		cfg: cfg, deps: deps, admit: newAdmission(cfg.InFlight, cfg.InFlightBytes),
+		pages: make(slots, maxPages), scans: make(slots, maxScans), metrics: newMetrics(deps.Metrics),
+	}
 	a.drain.init()
 	a.handler = a.routes()
 	return a
 }
 
 // ServeHTTP implements http.Handler.
-func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.handler.ServeHTTP(w, r) }
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer a.drain.run()()
+	a.handler.ServeHTTP(w, r)
+}

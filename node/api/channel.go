@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"time"
 
 	"penstock/fsm"
 	"penstock/fsm/command"
@@ -50,13 +49,23 @@ func (a *API) refreshed(ctx context.Context, name string) (fsm.ChannelInfo, *pro
 // readIndex makes what this node reads next at least as new as everything committed before the call.
 func (a *API) readIndex(ctx context.Context) *problem {
 	if _, err := a.deps.Cluster.ReadIndex(ctx); err != nil {
-		return newProblem(http.StatusServiceUnavailable, kindNoLeader, "no leader", err.Error()).notCommitted().retryAfter(time.Second)
+		return newProblem(http.StatusServiceUnavailable, kindNoLeader, "no leader", err.Error()).notCommitted()
 	}
 	return nil
 }
 
 func (a *API) requestContext(r *http.Request) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(r.Context(), a.cfg.Timeout)
+}
+
+// changeContext is of a request that may change something. It has the deadline that the client asked for, but not the
+// connection's end: what was accepted is seen through, and a drain that cuts bodies off cuts no commit off.
+func (a *API) changeContext(r *http.Request) (context.Context, context.CancelFunc) {
+	timeout, err := a.timeout(r)
+	if err != nil { // accepted has refused it before
+		timeout = a.cfg.Timeout
+	}
+	return context.WithTimeout(context.WithoutCancel(r.Context()), timeout)
 }
 
 // fresh makes a read linearizable unless the client asked for ?stale=1.
@@ -89,9 +98,7 @@ func (a *API) getChannel(w http.ResponseWriter, r *http.Request) {
 func (a *API) putChannel(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxSpecBytes))
 	if err != nil {
-		p := newProblem(http.StatusRequestEntityTooLarge, kindTooLarge, "too large", fmt.Sprintf("a spec is at most %d bytes", maxSpecBytes))
-		p.Limit = maxSpecBytes
-		p.write(w)
+		bodyProblem(err).notCommitted().write(w)
 		return
 	}
 	c, err := spec.ParseJSON(body)
@@ -106,7 +113,7 @@ func (a *API) putChannel(w http.ResponseWriter, r *http.Request) {
 		err = fmt.Errorf("name: the body says %.128q, the path %.128q", c.Name, r.PathValue("channel"))
 	}
 	if err != nil {
-		newProblem(http.StatusBadRequest, kindBadRequest, "bad channel spec", err.Error()).write(w)
+		newProblem(http.StatusBadRequest, kindBadRequest, "bad channel spec", err.Error()).notCommitted().write(w)
 		return
 	}
 	a.changeChannel(w, r, command.Encode(command.ChannelPut{Spec: c.Canonical(), Discard: r.URL.Query().Get("discard") == "1"}))
@@ -118,7 +125,7 @@ func (a *API) deleteChannel(w http.ResponseWriter, r *http.Request) {
 
 // changeChannel commits a change and answers once it is applied here too, so that the same client may go on here.
 func (a *API) changeChannel(w http.ResponseWriter, r *http.Request, cmd []byte) {
-	ctx, cancel := a.requestContext(r)
+	ctx, cancel := a.changeContext(r)
 	defer cancel()
 	answer, err := a.deps.Cluster.Propose(ctx, cmd)
 	if err != nil {
@@ -131,7 +138,7 @@ func (a *API) changeChannel(w http.ResponseWriter, r *http.Request, cmd []byte) 
 		return
 	}
 	if prob := channelProblem(result); prob != nil {
-		prob.write(w)
+		prob.notCommitted().write(w)
 		return
 	}
 	_ = a.readIndex(ctx) // it is committed either way

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -113,7 +114,7 @@ func (a *API) addMember(w http.ResponseWriter, r *http.Request) {
 	case "voter":
 		act = a.deps.Cluster.Promote
 	default:
-		newProblem(http.StatusBadRequest, kindBadRequest, "bad request", fmt.Sprintf("suffrage %.32q: want nonvoter or voter", req.Suffrage)).write(w)
+		badRequest(fmt.Sprintf("suffrage %.32q: want nonvoter or voter", req.Suffrage)).notCommitted().write(w)
 		return
 	}
 	a.changeMembers(w, r, req.ID, act)
@@ -124,23 +125,21 @@ func (a *API) removeMember(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *API) changeMembers(w http.ResponseWriter, r *http.Request, id string, act func(context.Context, string) error) {
-	ctx, cancel := a.requestContext(r)
+	ctx, cancel := a.changeContext(r)
 	defer cancel()
 	if id == "" {
-		newProblem(http.StatusBadRequest, kindBadRequest, "bad request", "id: the node's id is missing").write(w)
+		badRequest("id: the node's id is missing").notCommitted().write(w)
 		return
 	}
 	if err := act(ctx, id); err != nil {
-		p := newProblem(http.StatusConflict, kindConflict, "members not changed", err.Error())
-		p.Leader = a.deps.Cluster.Status().Leader
-		p.write(w)
+		a.memberProblem(err, "members not changed").write(w)
 		return
 	}
 	writeJSON(w, map[string]string{"id": id, "status": "ok"})
 }
 
 func (a *API) transfer(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := a.requestContext(r)
+	ctx, cancel := a.changeContext(r)
 	defer cancel()
 	var req struct {
 		To string `json:"to"`
@@ -150,10 +149,27 @@ func (a *API) transfer(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := transferTo(ctx, a.deps.Cluster, req.To); err != nil {
-		newProblem(http.StatusConflict, kindConflict, "leadership not transferred", err.Error()).write(w)
+		a.memberProblem(err, "leadership not transferred").write(w)
 		return
 	}
 	writeJSON(w, map[string]string{"status": "ok", "leader": a.deps.Cluster.Status().Leader})
+}
+
+// memberProblem tells a refusal and a missing leader, after which nothing was done, from a change that was begun and whose
+// end is not known: Raft may still commit it (P7).
+func (a *API) memberProblem(err error, title string) *problem {
+	p := newProblem(http.StatusGatewayTimeout, kindUnknownOutcome, "unknown outcome", "it was begun and may still happen: "+err.Error())
+	p.Committed = "unknown"
+	switch {
+	case errors.Is(err, cluster.ErrRefused):
+		p = newProblem(http.StatusConflict, kindConflict, title, err.Error()).notCommitted()
+	case errors.Is(err, cluster.ErrNoLeader):
+		p = newProblem(http.StatusServiceUnavailable, kindNoLeader, "no leader", err.Error()).notCommitted()
+	case errors.Is(err, cluster.ErrClosed):
+		p = newProblem(http.StatusServiceUnavailable, kindShuttingDown, "shutting down", err.Error()).notCommitted()
+	}
+	p.Leader = a.deps.Cluster.Status().Leader
+	return p
 }
 
 func transferTo(ctx context.Context, c Cluster, id string) error {
@@ -176,8 +192,8 @@ func (a *API) snapshot(w http.ResponseWriter, r *http.Request) {
 func readJSON(w http.ResponseWriter, r *http.Request, v any) *problem {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10))
 	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil && err != io.EOF {
-		return newProblem(http.StatusBadRequest, kindBadRequest, "bad request", err.Error())
+	if err := d.Decode(v); err != nil && !errors.Is(err, io.EOF) {
+		return bodyProblem(err).notCommitted()
 	}
 	return nil
 }

@@ -45,7 +45,7 @@ func (a *API) listDeadLetters(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	state := q.Get("state")
 	if state != "" && state != "dead" && state != "poison" {
-		newProblem(http.StatusBadRequest, kindBadRequest, "bad request", fmt.Sprintf("state %.32q: want dead or poison", state)).write(w)
+		badRequest(fmt.Sprintf("state %.32q: want dead or poison", state)).write(w)
 		return
 	}
 	out, truncated := []deadLetterAnswer{}, false

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"penstock/event"
 	"penstock/fsm"
@@ -16,6 +17,8 @@ const maxExplained = 20
 
 type explainAnswer struct {
 	Events []explained `json:"events"`
+	// Incomplete: the deadline came before the whole readable log was looked at; there may be older ones.
+	Incomplete bool `json:"incomplete,omitempty"`
 }
 
 type explained struct {
@@ -41,40 +44,48 @@ type found struct {
 }
 
 // explain tells where one event is. Within the dedup window the replicated table knows; past it, and for ids the server
-// made, the readable log is scanned, newest knowledge last, within the request's deadline.
+// made, the readable log is scanned, newest first, within the request's deadline.
 func (a *API) explain(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := a.requestContext(r)
 	defer cancel()
 	id, source := r.PathValue("id"), r.URL.Query().Get("source")
+	if id == "" {
+		badRequest("the id of the event is missing").write(w)
+		return
+	}
 	if prob := a.fresh(ctx, r); prob != nil {
 		prob.write(w)
 		return
 	}
-	events, err := a.locate(ctx, id, source)
-	if err != nil {
-		if errors.Is(err, context.DeadlineExceeded) {
-			newProblem(http.StatusServiceUnavailable, kindOverloaded, "scan not finished", "the readable log is too long to scan within the deadline; narrow it with ?source= or ask within the dedup window").retryAfter(1e9).write(w)
-			return
-		}
+	slot := a.scans.holder()
+	defer slot.leave()
+	if !slot.enter(ctx) {
+		newProblem(http.StatusTooManyRequests, kindOverloaded, "overloaded", "too many events are explained at once").write(w)
+		return
+	}
+	events, complete, err := a.locate(ctx, id, source)
+	switch {
+	case err != nil:
 		readProblem(err).write(w)
-		return
-	}
-	if len(events) == 0 {
+	case len(events) > 0:
+		out := explainAnswer{Incomplete: !complete}
+		for _, f := range events {
+			e := explained{ID: id, Source: f.event.Source, Channel: f.channel.Name, Position: f.pos, AcceptedAt: stampText(f.stamp), Readable: f.readable}
+			e.Deliveries = a.explainDeliveries(ctx, f)
+			out.Events = append(out.Events, e)
+		}
+		writeJSON(w, out)
+	case !complete:
+		newProblem(http.StatusServiceUnavailable, kindOverloaded, "scan not finished",
+			"the readable log is too long to scan within the deadline, and what was looked at does not hold the event").write(w)
+	default:
 		newProblem(http.StatusNotFound, kindNotFound, "no such event", fmt.Sprintf("no channel holds an event %.128q that can still be read", id)).write(w)
-		return
 	}
-	out := explainAnswer{}
-	for _, f := range events {
-		e := explained{ID: id, Source: f.event.Source, Channel: f.channel.Name, Position: f.pos, AcceptedAt: stampText(f.stamp), Readable: f.readable}
-		e.Deliveries = a.explainDeliveries(ctx, f)
-		out.Events = append(out.Events, e)
-	}
-	writeJSON(w, out)
 }
 
-func (a *API) locate(ctx context.Context, id, source string) ([]found, error) {
+// locate finds the events with the id. complete is false when the deadline came first.
+func (a *API) locate(ctx context.Context, id, source string) (out []found, complete bool, err error) {
 	hash := event.IDHashOf(id)
-	var out []found
 	for _, l := range a.deps.Machine.Lookup(hash) {
 		ch, ok := a.deps.Machine.ChannelByIndex(l.ChannelIndex)
 		if !ok || len(out) == maxExplained {
@@ -82,7 +93,7 @@ func (a *API) locate(ctx context.Context, id, source string) ([]found, error) {
 		}
 		f := found{channel: ch, pos: l.Position, seq: l.Seq}
 		if err := a.read(&f); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if f.readable && (f.event.ID != id || source != "" && f.event.Source != source) {
 			continue
@@ -90,19 +101,9 @@ func (a *API) locate(ctx context.Context, id, source string) ([]found, error) {
 		out = append(out, f)
 	}
 	if len(out) > 0 {
-		return out, nil
+		return out, true, nil
 	}
-	for _, ch := range a.deps.Machine.Channels() {
-		more, err := a.scanFor(ctx, ch, hash, id, source)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, more...)
-		if len(out) >= maxExplained {
-			return out[:maxExplained], nil
-		}
-	}
-	return out, nil
+	return a.scanFor(ctx, hash, id, source)
 }
 
 // read fills in the event at f's position; an event the log no longer holds leaves f not readable.
@@ -129,31 +130,71 @@ func (a *API) read(f *found) error {
 	return nil
 }
 
-func (a *API) scanFor(ctx context.Context, ch fsm.ChannelInfo, hash uint64, id, source string) ([]found, error) {
+// tip is where the numbering of a channel's events stands at an applied index.
+type tip struct {
+	channel      fsm.ChannelInfo
+	applied, seq uint64
+}
+
+// tips are those of all channels by creation index, and the highest of their applied indexes.
+func (a *API) tips() (byIndex map[uint64]*tip, newest uint64) {
+	byIndex = make(map[uint64]*tip)
+	for _, ch := range a.deps.Machine.Channels() {
+		if b, ok := a.deps.Machine.LedgerOf(ch.Name); ok {
+			byIndex[ch.Index] = &tip{channel: ch, applied: b.AppliedIndex, seq: b.Accepted}
+			newest = max(newest, b.AppliedIndex)
+		}
+	}
+	return byIndex, newest
+}
+
+// scanFor reads the readable log once, backward: what was sent last is asked for most, and counting down from a channel's
+// tip numbers its events wherever the log begins. It ends with ctx, or after maxExplained events.
+func (a *API) scanFor(ctx context.Context, hash uint64, id, source string) (out []found, complete bool, err error) {
+	tips, index := a.tips()
 	first, err := a.deps.Reader.First()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	p, ok := a.deps.Machine.PointAtIndex(ch.Index, first)
-	if !ok {
-		return nil, nil // nothing of this channel is readable
-	}
-	applied, _ := a.deps.Machine.Applied()
-	var out []found
-	var failed error
-	err = a.deps.Reader.Walk(ctx, ch.Index, max(p.Index, first), p.Seq, applied, func(n logread.Numbered) bool {
-		if n.Batch.Envelope(n.I).IDHash != hash {
-			return true
+	for ; index >= first; index-- {
+		if ctx.Err() != nil {
+			return out, false, nil
 		}
-		ev, err := n.Batch.Event(n.I)
+		e, err := a.deps.Reader.Entry(index)
+		var gone *logread.GoneError
+		if errors.As(err, &gone) {
+			return out, true, nil // the horizon rose meanwhile
+		}
 		if err != nil {
-			failed = err
-			return false
+			return nil, false, err
 		}
-		if ev.ID == id && (source == "" || ev.Source == source) {
-			out = append(out, found{channel: ch, pos: n.Position(), seq: n.Seq, stamp: n.Batch.Stamp, event: ev, readable: true})
+		for _, b := range slices.Backward(e.Batches) {
+			t := tips[b.Header().ChannelIndex]
+			if t == nil || index > t.applied {
+				continue
+			}
+			for i := b.Len() - 1; i >= 0; i-- {
+				if !b.Accepted(i) {
+					continue
+				}
+				seq := t.seq
+				t.seq--
+				if b.Envelope(i).IDHash != hash {
+					continue
+				}
+				ev, err := b.Event(i)
+				if err != nil {
+					return nil, false, err
+				}
+				if ev.ID != id || source != "" && ev.Source != source {
+					continue
+				}
+				out = append(out, found{channel: t.channel, pos: b.Position(i), seq: seq, stamp: b.Stamp, event: ev, readable: true})
+				if len(out) == maxExplained {
+					return out, false, nil
+				}
+			}
 		}
-		return len(out) < maxExplained
-	})
-	return out, errors.Join(err, failed)
+	}
+	return out, true, nil
 }

@@ -9,6 +9,7 @@ import (
 	"penstock/event"
 	"penstock/fsm"
 	"penstock/fsm/command"
+	"penstock/internal/spec"
 	"penstock/node/logread"
 )
 
@@ -28,28 +29,47 @@ type deliveryExplained struct {
 	DeadLetterID string `json:"dead_letter_id,omitempty"`
 }
 
+// resolved is a delivery whose outcome is to be found in the log.
+type resolved struct {
+	emitter fsm.EmitterInfo
+	answer  *deliveryExplained
+	// epoch is the highest that was in force when the entry looked at was applied, as far as was seen: outcomes of a lower one
+	// are in the log, but were refused.
+	epoch uint64
+	done  bool
+}
+
 func (a *API) explainDeliveries(ctx context.Context, f found) []deliveryExplained {
 	out := []deliveryExplained{}
 	for _, em := range a.deps.Machine.Emitters() {
 		if em.ChannelIndex == f.channel.Index {
-			out = append(out, a.explainDelivery(ctx, f, em))
+			out = append(out, deliveryExplained{Emitter: em.Emitter, Owner: em.Owner, Epoch: em.Epoch})
+			a.explainDelivery(ctx, f, em, &out[len(out)-1])
 		}
 	}
+	var open []*resolved
+	for i := range out {
+		if em, ok := a.deps.Machine.EmitterNamed(f.channel.Index, out[i].Emitter); ok && out[i].State == stateResolved {
+			open = append(open, &resolved{emitter: em, answer: &out[i]})
+		}
+	}
+	a.explainResolved(ctx, f, open)
 	return out
 }
 
-func (a *API) explainDelivery(ctx context.Context, f found, em fsm.EmitterInfo) deliveryExplained {
-	d := deliveryExplained{Emitter: em.Emitter, Owner: em.Owner, Epoch: em.Epoch}
+// stateResolved is the state of a delivery as long as no more is known than that it is over.
+const stateResolved = "resolved"
+
+func (a *API) explainDelivery(ctx context.Context, f found, em fsm.EmitterInfo, d *deliveryExplained) {
 	switch {
 	case f.seq <= em.StartSeq:
 		d.State, d.Next = "not-started", "nothing: the emitter started behind this event"
-	case a.explainDead(f, em, &d):
+	case a.explainDead(f, em, d):
 	case !a.deps.Machine.Resolved(em.ChannelIndex, em.EmitterIndex, f.seq):
-		a.explainPending(ctx, f, em, &d)
+		a.explainPending(ctx, f, em, d)
 	default:
-		a.explainResolved(ctx, f, em, &d)
+		d.State, d.Next = stateResolved, "nothing: it is resolved, and its outcome is no longer in the readable log"
 	}
-	return d
 }
 
 func (a *API) explainDead(f found, em fsm.EmitterInfo, d *deliveryExplained) bool {
@@ -73,58 +93,120 @@ func (a *API) explainPending(ctx context.Context, f found, em fsm.EmitterInfo, d
 	}
 	d.CompactionID, _ = a.compactionID(ctx, em, run.First, run.Last)
 	r, tried := a.deps.Machine.Retry(em.ChannelIndex, em.EmitterIndex, run.First)
+	if tried {
+		d.Attempts, d.LastClass, d.LastStatus, d.LastReason = r.Attempts, r.Class.String(), int(r.Status), r.Reason
+		d.LastAttempt = stampText(r.LastFailed)
+	}
 	switch {
 	case em.Owner == "":
 		d.Next = "it waits for the emitter to be given an owner"
 	case em.Paused:
 		d.Next = "the emitter is paused"
-	case !tried:
-		d.Next = fmt.Sprintf("%s sends it in turn", em.Owner)
-	default:
-		d.Attempts, d.LastClass, d.LastStatus, d.LastReason = r.Attempts, r.Class.String(), int(r.Status), r.Reason
-		d.LastAttempt = stampText(r.LastFailed)
-		at := time.Unix(0, r.LastFailed).Add(emit.Backoff(em.Spec.Retry, emit.Seed(em.ChannelIndex, em.EmitterIndex, run.First), int(r.Attempts)))
-		d.NextAttempt = at.UTC().Format(time.RFC3339Nano)
-		d.Next = fmt.Sprintf("%s tries again", em.Owner)
-		if ttl := time.Duration(em.Spec.Retry.TTL); ttl > 0 {
-			d.Next += "; given up after " + time.Unix(0, r.FirstFailed).Add(ttl).UTC().Format(time.RFC3339)
+	case r.Attempted && em.Semantics == spec.AtMostOnce:
+		d.Next = fmt.Sprintf("nothing more is sent: %s has begun its only attempt, and will tell how it ended", em.Owner)
+	case !tried || r.Attempts == 0:
+		d.Next = em.Owner + " sends it in turn"
+		if em.Order != spec.OrderNone {
+			d.Next += ", behind what stands before it under order " + string(em.Order)
 		}
+	default:
+		a.explainRetry(f, em, run, r, d)
 	}
 }
 
-// explainResolved finds the outcome in the log: once resolved, the state machine keeps only the count.
-func (a *API) explainResolved(ctx context.Context, f found, em fsm.EmitterInfo, d *deliveryExplained) {
-	d.State, d.Next = "resolved", "nothing: it is resolved, and its outcome is no longer in the readable log"
+// explainRetry says when the owner tries again. It is what the owner reckons with, but for two things that only the owner
+// knows: a Retry-After of the destination, and whether slots are free.
+func (a *API) explainRetry(f found, em fsm.EmitterInfo, run fsm.Run, r fsm.RetryInfo, d *deliveryExplained) {
+	retry, seed := em.Spec.Retry, emit.Seed(em.ChannelIndex, em.EmitterIndex, run.First)
+	wait := emit.Backoff(retry, seed, int(min(r.Attempts, 1<<30)))
+	ttl, since := time.Duration(retry.TTL), time.Duration(r.LastFailed-r.FirstFailed)
+	spent := r.Class == command.ClassPermanent || retry.MaxAttempts > 0 && int64(r.Attempts) >= int64(retry.MaxAttempts) || ttl > 0 && since >= ttl
+	bound := em.Order == spec.OrderTotal || em.Order == spec.OrderKey && (f.event.OrderKey() != "" || run.First != run.Last)
+	switch {
+	case spent && bound && em.OnKeyFailure == "park":
+		wait = max(wait, emit.Backoff(retry, seed, 1<<30))
+		d.Next = fmt.Sprintf("%s tries again at the slowest pace for as long as it takes: its key is parked, and what follows waits", em.Owner)
+	default:
+		d.Next = em.Owner + " tries again"
+		if ttl > 0 {
+			// The last attempt is made when the ttl ends rather than a whole backoff after it.
+			wait = min(wait, max(ttl-since, time.Duration(retry.Backoff.Min)))
+			d.Next += "; given up after " + time.Unix(0, r.FirstFailed).Add(ttl).UTC().Format(time.RFC3339)
+		}
+		if retry.MaxAttempts > 0 {
+			d.Next += fmt.Sprintf("; given up after %d attempts", retry.MaxAttempts)
+		}
+	}
+	d.NextAttempt = time.Unix(0, r.LastFailed).Add(wait).UTC().Format(time.RFC3339Nano)
+}
+
+// explainResolved finds outcomes in the log, in one pass from the event on: once a delivery is resolved the state machine
+// keeps only the count.
+func (a *API) explainResolved(ctx context.Context, f found, open []*resolved) {
 	applied, _ := a.deps.Machine.Applied()
 	first, err := a.deps.Reader.First()
 	if err != nil {
 		return
 	}
-	for index := max(f.pos.Index, first); index <= applied && ctx.Err() == nil; index++ {
+	left := len(open)
+	for index := max(f.pos.Index, first); index <= applied && left > 0; index++ {
+		if ctx.Err() != nil {
+			for _, r := range open {
+				if !r.done {
+					r.answer.Next = "nothing: it is resolved; its outcome was not found within the deadline"
+				}
+			}
+			return
+		}
 		e, err := a.deps.Reader.Entry(index)
 		if err != nil {
 			return
 		}
 		for _, c := range e.Commands {
-			if o, ok := outcomeFor(c, em, f.seq); ok {
-				a.explainOutcome(ctx, o, em, d)
-				if d.State != "resolved" {
-					return
-				}
-			}
+			left -= a.outcomesIn(ctx, c, f.seq, open)
 		}
 	}
 }
 
-func outcomeFor(c []byte, em fsm.EmitterInfo, seq uint64) (command.Outcome, bool) {
-	if kind, _, err := command.Split(c); err != nil || kind != command.KindOutcomes {
-		return command.Outcome{}, false
+// outcomesIn takes what one command says about the deliveries and returns how many it settled.
+func (a *API) outcomesIn(ctx context.Context, c []byte, seq uint64, open []*resolved) (settled int) {
+	if kind, _, err := command.Split(c); err != nil || kind != command.KindOutcomes && kind != command.KindAssign {
+		return 0
 	}
 	decoded, err := command.Decode(c)
-	cmd, ok := decoded.(command.Outcomes)
-	if err != nil || !ok || cmd.ChannelIndex != em.ChannelIndex || cmd.EmitterIndex != em.EmitterIndex || cmd.Epoch > em.Epoch {
+	if err != nil {
+		return 0
+	}
+	for _, r := range open {
+		switch cmd := decoded.(type) {
+		case command.Assign:
+			r.assigned(cmd)
+		case command.Outcomes:
+			if o, ok := r.outcome(cmd, seq); ok {
+				if r.done = a.explainOutcome(ctx, o, seq, r.emitter, r.answer); r.done {
+					settled++
+				}
+			}
+		}
+	}
+	return settled
+}
+
+// assigned: whether the state machine took it or refused it as stale, the epoch was above IfEpoch from there on.
+func (r *resolved) assigned(cmd command.Assign) {
+	for _, item := range cmd.Items {
+		if item.ChannelIndex == r.emitter.ChannelIndex && item.EmitterIndex == r.emitter.EmitterIndex {
+			r.epoch = max(r.epoch, item.IfEpoch+1)
+		}
+	}
+}
+
+func (r *resolved) outcome(cmd command.Outcomes, seq uint64) (command.Outcome, bool) {
+	em := r.emitter
+	if r.done || cmd.ChannelIndex != em.ChannelIndex || cmd.EmitterIndex != em.EmitterIndex || cmd.Epoch > em.Epoch || cmd.Epoch < r.epoch {
 		return command.Outcome{}, false
 	}
+	r.epoch = cmd.Epoch
 	for _, o := range cmd.Outcomes {
 		if o.First <= seq && seq <= o.Last {
 			return o, true
@@ -133,21 +215,29 @@ func outcomeFor(c []byte, em fsm.EmitterInfo, seq uint64) (command.Outcome, bool
 	return command.Outcome{}, false
 }
 
-func (a *API) explainOutcome(ctx context.Context, o command.Outcome, em fsm.EmitterInfo, d *deliveryExplained) {
+// explainOutcome takes one outcome. final is false when others may follow: failed attempts before the end, and what became
+// of a dead letter after it.
+func (a *API) explainOutcome(ctx context.Context, o command.Outcome, seq uint64, em fsm.EmitterInfo, d *deliveryExplained) (final bool) {
 	d.Attempts += o.Attempts
 	d.LastAttempt, d.LastStatus, d.LastReason = stampText(o.At), int(o.Status), o.Reason
 	switch o.Kind {
-	case command.Delivered:
-		d.State, d.Next, d.LastClass = "delivered", "nothing: it is delivered", ""
+	case command.Delivered, command.Replayed:
+		d.State, d.Next, d.LastClass, final = "delivered", "nothing: it is delivered", "", true
 	case command.Lost:
-		d.State, d.Next, d.LastClass = "lost", "nothing: an at-most-once channel tries once", o.Class.String()
+		d.State, d.Next, d.LastClass, final = "lost", "nothing: an at-most-once channel tries once", o.Class.String(), true
 	case command.Dead, command.Poison:
 		d.State, d.Next, d.LastClass = "discarded", "nothing: the dead letter was discarded", o.Class.String()
 	default:
 		d.LastClass = o.Class.String()
-		return
+		return false
 	}
-	d.CompactionID, _ = a.compactionID(ctx, em, o.First, o.Last)
+	// The run is the compaction; an outcome may name a part of one. Once the run is forgotten the outcome is what there is.
+	run, ok := a.deps.Machine.RunOf(em.ChannelIndex, em.EmitterIndex, seq)
+	if !ok {
+		run = fsm.Run{First: o.First, Last: o.Last}
+	}
+	d.CompactionID, _ = a.compactionID(ctx, em, run.First, run.Last)
+	return final
 }
 
 // compactionID reads the positions of a compaction's ends from the log.
@@ -169,6 +259,9 @@ func (a *API) compactionID(ctx context.Context, em fsm.EmitterInfo, first, last 
 	})
 	if err != nil {
 		return "", err
+	}
+	if from.IsZero() || to.IsZero() {
+		return "", fmt.Errorf("sequence numbers %d to %d are not all in the log", first, last)
 	}
 	return a.deps.Machine.CompactionID(em.ChannelIndex, em.EmitterIndex, from, to), nil
 }

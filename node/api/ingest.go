@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"time"
 
@@ -40,27 +41,16 @@ type eventAnswer struct {
 
 // ingest takes the events of one request: all or nothing, answered 200 only once they are fsynced on a majority (P1).
 func (a *API) ingest(w http.ResponseWriter, r *http.Request) {
-	if !a.drain.enter() {
-		newProblem(http.StatusServiceUnavailable, kindShuttingDown, "shutting down", "this node takes no new events; try another").retryAfter(time.Second).write(w)
-		return
-	}
-	defer a.drain.leave()
-	size := a.bodyBound(r)
-	if !a.admit.enter(size) {
+	held := a.bodyBound(r)
+	if !a.admit.enter(held) {
 		newProblem(http.StatusTooManyRequests, kindOverloaded, "overloaded",
-			fmt.Sprintf("%d requests or %d body bytes are under way", a.cfg.InFlight, a.cfg.InFlightBytes)).retryAfter(time.Second).write(w)
+			fmt.Sprintf("%d requests or %d body bytes are under way", a.cfg.InFlight, a.cfg.InFlightBytes)).notCommitted().write(w)
 		return
 	}
-	defer a.admit.leave(size)
-
-	timeout, err := a.timeout(r)
-	if err != nil {
-		newProblem(http.StatusBadRequest, kindBadRequest, "bad request", err.Error()).write(w)
-		return
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), timeout)
+	defer func() { a.admit.leave(held) }()
+	ctx, cancel := a.changeContext(r)
 	defer cancel()
-	answer, prob := a.accept(ctx, w, r)
+	answer, prob := a.accept(ctx, w, r, &held)
 	if prob != nil {
 		prob.write(w)
 		return
@@ -68,7 +58,8 @@ func (a *API) ingest(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, answer)
 }
 
-// bodyBound is what admission counts for a request: its length where stated, else the most it may be.
+// bodyBound is what admission counts for a request while its body is read: its length where stated, else (chunked, or
+// compressed) the most it may be. Once it is read, what it is.
 func (a *API) bodyBound(r *http.Request) int64 {
 	most := int64(a.cfg.Limits.BodyBytes)
 	if r.ContentLength < 0 || r.ContentLength > most || r.Header.Get("Content-Encoding") != "" {
@@ -77,6 +68,7 @@ func (a *API) bodyBound(r *http.Request) int64 {
 	return r.ContentLength
 }
 
+// timeout is how long the request may take, its body included.
 func (a *API) timeout(r *http.Request) (time.Duration, error) {
 	s := r.URL.Query().Get("timeout")
 	if s == "" {
@@ -89,10 +81,11 @@ func (a *API) timeout(r *http.Request) (time.Duration, error) {
 	return min(d, a.cfg.Timeout), nil
 }
 
-func (a *API) accept(ctx context.Context, w http.ResponseWriter, r *http.Request) (*ingestAnswer, *problem) {
+// accept reads the events and commits them. held is what admission counts for the request.
+func (a *API) accept(ctx context.Context, w http.ResponseWriter, r *http.Request, held *int64) (*ingestAnswer, *problem) {
 	offset, err := offsetOf(r)
 	if err != nil {
-		return nil, newProblem(http.StatusBadRequest, kindBadRequest, "bad request", err.Error())
+		return nil, badRequest(err.Error()).notCommitted()
 	}
 	ch, prob := a.channel(ctx, r.PathValue("channel"))
 	if prob != nil {
@@ -103,6 +96,7 @@ func (a *API) accept(ctx context.Context, w http.ResponseWriter, r *http.Request
 		a.metrics.events.WithLabelValues("rejected").Inc()
 		return nil, prob
 	}
+	*held = a.admit.shrink(*held, bytesOf(events))
 	if len(events) == 0 && offset == nil {
 		index, _ := a.deps.Machine.Applied()
 		return &ingestAnswer{Index: index}, nil
@@ -131,18 +125,27 @@ func (a *API) accept(ctx context.Context, w http.ResponseWriter, r *http.Request
 		"the channel's spec changed while the batch was on its way").notCommitted()
 }
 
-// parse reads the body. A drain or a client that stops sending ends it.
+// eventBytes is what an event costs beside its data, for admission.
+const eventBytes = 256
+
+func bytesOf(events []event.Event) int64 {
+	n := int64(len(events)) * eventBytes
+	for i := range events {
+		n += int64(len(events[i].Data))
+	}
+	return n
+}
+
+// parse reads the body. A drain, or a client that sends too slowly, ends it.
 func (a *API) parse(w http.ResponseWriter, r *http.Request, ch fsm.ChannelInfo) ([]event.Event, *problem) {
-	done := a.drain.reading(http.NewResponseController(w))
-	defer done()
 	events, err := event.ParseHTTP(r.Header, r.Body, a.cfg.Limits, event.Defaults{Source: ch.Spec.Source, Type: ch.Spec.Type}, newID)
 	if err == nil {
 		return events, nil
 	}
 	// What stays of a refused body is not read: the connection is closed behind the answer.
 	w.Header().Set("Connection", "close")
-	if a.drain.draining() {
-		return nil, newProblem(http.StatusServiceUnavailable, kindShuttingDown, "shutting down", "the body was not read to its end").notCommitted().retryAfter(time.Second)
+	if a.drain.draining() && errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, newProblem(http.StatusServiceUnavailable, kindShuttingDown, "shutting down", "the body was not read to its end").notCommitted()
 	}
 	return nil, eventProblem(err)
 }
@@ -153,7 +156,7 @@ func (a *API) commit(ctx context.Context, ch fsm.ChannelInfo, offset *event.Offs
 	var none command.BatchResult
 	key, ok := a.deps.Machine.HashKey()
 	if !ok {
-		return none, newProblem(http.StatusServiceUnavailable, kindNoLeader, "not ready", "the cluster has not been initialized yet").notCommitted().retryAfter(time.Second)
+		return none, newProblem(http.StatusServiceUnavailable, kindNoLeader, "not ready", "the cluster has not been initialized yet").notCommitted()
 	}
 	body, err := event.EncodeBatch(nil, event.BatchHeader{ChannelIndex: ch.Index, SpecVersion: ch.Version, Offset: offset}, key, events, poison)
 	if err != nil {
@@ -175,6 +178,9 @@ func (a *API) answer(r *http.Request, result command.BatchResult, events []event
 	case command.OK:
 	case command.NoSuchChannel:
 		return nil, newProblem(http.StatusNotFound, kindNoSuchChannel, "no such channel", "the channel was deleted while the batch was on its way").notCommitted()
+	case command.TooMany:
+		return nil, newProblem(http.StatusConflict, kindConflict, "too many source offsets",
+			"the channel keeps no offset for a further source and partition").notCommitted()
 	case command.DedupFull:
 		return nil, newProblem(http.StatusTooManyRequests, kindOverloaded, "dedup window full",
 			"the channel holds dedup.max_keys ids within its window and on_full is refuse").notCommitted().retryAfter(5 * time.Second)
@@ -200,8 +206,12 @@ func detail(result command.BatchResult, events []event.Event) []eventAnswer {
 		}
 	}
 	for _, d := range result.Dups {
-		e := &out[d.Ordinal-result.FirstOrdinal]
-		e.DuplicateOf, e.Conflict = &d.Of, d.Conflict
+		i := int(d.Ordinal - result.FirstOrdinal)
+		if i >= len(out) {
+			continue
+		}
+		// An event has one position for ever: that of the first. Nothing stands where the repeated one came in.
+		out[i].Position, out[i].DuplicateOf, out[i].Conflict = d.Of, &d.Of, d.Conflict
 	}
 	return out
 }

@@ -20,10 +20,7 @@ func (p *problem) notCommitted() *problem {
 func eventProblem(err error) *problem {
 	var e *event.Error
 	if !errors.As(err, &e) {
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return newProblem(http.StatusRequestTimeout, kindBadRequest, "body too slow", "the body did not arrive in time").notCommitted()
-		}
-		return newProblem(http.StatusBadRequest, kindBadRequest, "body not read", err.Error()).notCommitted()
+		return bodyProblem(err).notCommitted()
 	}
 	status, kind, title := http.StatusBadRequest, kindBadEvent, "bad event"
 	switch e.Kind {
@@ -33,8 +30,28 @@ func eventProblem(err error) *problem {
 		status, kind, title = http.StatusUnsupportedMediaType, kindUnsupportedType, "unsupported media type"
 	}
 	p := newProblem(status, kind, title, err.Error()).notCommitted()
-	p.Ordinal, p.Line, p.Column, p.Byte, p.Field, p.Limit = &e.Ordinal, e.Line, e.Column, &e.Byte, e.Field, e.Limit
+	p.Field, p.Limit = e.Field, e.Limit
+	if e.Ordinal >= 0 {
+		p.Ordinal = &e.Ordinal
+	}
+	if e.Byte >= 0 {
+		p.Line, p.Column, p.Byte = e.Line, e.Column, &e.Byte
+	}
 	return p
+}
+
+// bodyProblem says why a body was not read to its end.
+func bodyProblem(err error) *problem {
+	var tooLong *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLong):
+		p := newProblem(http.StatusRequestEntityTooLarge, kindTooLarge, "too large", fmt.Sprintf("the body is at most %d bytes", tooLong.Limit))
+		p.Limit = tooLong.Limit
+		return p
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return newProblem(http.StatusRequestTimeout, kindBadRequest, "body too slow", "the body did not arrive in time")
+	}
+	return newProblem(http.StatusBadRequest, kindBadRequest, "body not read", err.Error())
 }
 
 // proposeProblem maps a proposal's error to its answer: certainly not committed, or unknown, never in between (P7).
@@ -51,6 +68,8 @@ func (a *API) proposeProblem(err error, events int) *problem {
 		p = newProblem(http.StatusTooManyRequests, kindOverloaded, "overloaded", err.Error())
 	case cluster.ReasonShutdown:
 		p = newProblem(http.StatusServiceUnavailable, kindShuttingDown, "shutting down", err.Error())
+	case cluster.ReasonTooLarge: // it would be too large tomorrow as well
+		return newProblem(http.StatusRequestEntityTooLarge, kindTooLarge, "too large", err.Error()).notCommitted()
 	}
 	p.Leader = a.deps.Cluster.Status().Leader
 	return p.notCommitted().retryAfter(time.Second)

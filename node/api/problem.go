@@ -27,6 +27,7 @@ const (
 	kindUnknownOutcome  = "unknown-outcome"
 	kindStorageFull     = "storage-full"
 	kindShuttingDown    = "shutting-down"
+	kindNotReady        = "not-ready"
 	kindInternal        = "internal"
 )
 
@@ -64,8 +65,16 @@ func (p *problem) retryAfter(d time.Duration) *problem {
 	return p
 }
 
-// write answers with the problem. A write error means the client is gone; there is nobody left to tell.
+func badRequest(detail string) *problem {
+	return newProblem(http.StatusBadRequest, kindBadRequest, "bad request", detail)
+}
+
+// write answers with the problem. Every 429 and 503 says when to come back (P8). A write error means the client is gone;
+// there is nobody left to tell.
 func (p *problem) write(w http.ResponseWriter) {
+	if p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable {
+		p.RetryAfter = max(1, p.RetryAfter)
+	}
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")

@@ -8,14 +8,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// routes is the whole table of the public surface. A route registered with operator answers on loopback only while no
-// token and no issuer is configured.
+// routes is the whole table of the public surface. A route registered with operator changes something and answers on
+// loopback only while no token and no issuer is configured.
 func (a *API) routes() http.Handler {
 	mux := http.NewServeMux()
 	handle := func(pattern string, h http.HandlerFunc) { mux.HandleFunc(pattern, h) }
-	operator := func(pattern string, h http.HandlerFunc) { mux.HandleFunc(pattern, loopbackOnly(h)) }
+	operator := func(pattern string, h http.HandlerFunc) { mux.HandleFunc(pattern, loopbackOnly(a.accepted(h))) }
 
-	handle("POST /v1/channels/{channel}/events", a.ingest)
+	handle("POST /v1/channels/{channel}/events", a.accepted(a.ingest))
 	handle("GET /v1/channels/{channel}/events", a.tail)
 	handle("GET /v1/channels/{channel}/ledger", a.ledger)
 	handle("GET /v1/channels/{channel}/offsets", a.offsets)
@@ -70,7 +70,7 @@ func (a *API) readyz(w http.ResponseWriter, r *http.Request) {
 		err = errors.New("shutting down")
 	}
 	if err != nil {
-		newProblem(http.StatusServiceUnavailable, "not-ready", "not ready", err.Error()).retryAfter(1e9).write(w)
+		newProblem(http.StatusServiceUnavailable, kindNotReady, "not ready", err.Error()).write(w)
 		return
 	}
 	writeJSON(w, map[string]string{"status": "ready", "node_id": a.cfg.NodeID})

@@ -18,9 +18,14 @@ const (
 	// maxTailBytes bounds one answer; an event that would pass it starts the next one.
 	maxTailBytes = 8 << 20
 	maxTailWait  = 60 * time.Second
-	// maxTailEntries bounds the log entries that one request looks at, so that a channel with few events costs no more
-	// than one with many: the answer then is short or empty, and Penstock-Next says where to go on.
+	// maxTailEntries and maxTailLook bound the log entries that one look reads and its time, so that a channel with few
+	// events costs no more than one with many: the answer then is short or empty, and Penstock-Next says where to go on.
 	maxTailEntries = 50_000
+	maxTailLook    = 2 * time.Second
+	// tailPause lets entries gather before one who waits looks again: thousands are applied a second.
+	tailPause = 10 * time.Millisecond
+	// maxTailWrite is how long a client may take to read a page; slower ones are cut off, and go on from where they were.
+	maxTailWrite = 30 * time.Second
 )
 
 // tail gives committed events of a channel in order. Any node answers, from its own log, up to what it has applied.
@@ -45,7 +50,13 @@ func (a *API) tail(w http.ResponseWriter, r *http.Request) {
 	if !q.given {
 		q.from = event.Position{Index: first}
 	}
-	body, next, err := a.page(ctx, ch.Index, q)
+	slot := a.pages.holder()
+	defer slot.leave()
+	if !slot.enter(ctx) {
+		newProblem(http.StatusTooManyRequests, kindOverloaded, "overloaded", "too many pages of events are read at once").write(w)
+		return
+	}
+	body, next, err := a.page(ctx, slot, ch.Index, q)
 	if err != nil {
 		readProblem(err).write(w)
 		return
@@ -57,6 +68,7 @@ func (a *API) tail(w http.ResponseWriter, r *http.Request) {
 	h.Set("Penstock-Next", next.String())
 	h.Set("Penstock-First", strconv.FormatUint(first, 10))
 	h.Set("Penstock-Applied", strconv.FormatUint(applied, 10))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxTailWrite))
 	_, _ = w.Write(body)
 }
 
@@ -69,7 +81,7 @@ type tailQuery struct {
 
 func tailQueryOf(r *http.Request) (tailQuery, *problem) {
 	bad := func(err error) (tailQuery, *problem) {
-		return tailQuery{}, newProblem(http.StatusBadRequest, kindBadRequest, "bad request", err.Error())
+		return tailQuery{}, badRequest(err.Error())
 	}
 	q, v := tailQuery{limit: defaultTailEvents}, r.URL.Query()
 	if s := v.Get("from"); s != "" {
@@ -96,55 +108,80 @@ func tailQueryOf(r *http.Request) (tailQuery, *problem) {
 	return q, nil
 }
 
-// page collects one answer. With nothing there yet it waits for q.wait.
-func (a *API) page(ctx context.Context, channelIndex uint64, q tailQuery) ([]byte, event.Position, error) {
+// page collects one answer, waiting for up to q.wait while there is nothing. The slot is held on entry, given back while it
+// waits, and held again when there is a body.
+func (a *API) page(ctx context.Context, slot *slot, channelIndex uint64, q tailQuery) ([]byte, event.Position, error) {
 	deadline := time.NewTimer(q.wait)
 	defer deadline.Stop()
 	next := q.from
 	for {
 		changed := a.deps.Machine.Changed()
 		body, at, err := a.collect(ctx, channelIndex, next, q.limit)
-		if err != nil || len(body) > 0 || q.wait == 0 {
+		var gone *logread.GoneError
+		if errors.As(err, &gone) && !q.given && gone.First > at.Index {
+			next = event.Position{Index: gone.First} // the horizon rose since; whoever asks from the beginning does not mind
+			continue
+		}
+		if err != nil || len(body) > 0 || q.wait == 0 || ctx.Err() != nil {
 			return body, at, err
 		}
 		next = at
 		if applied, _ := a.deps.Machine.Applied(); next.Index <= applied {
-			continue // stopped at maxTailEntries, not at the end
+			continue // stopped within the bounds of one look, not at the end
 		}
-		select {
-		case <-changed:
-		case <-deadline.C:
-			return nil, next, nil
-		case <-ctx.Done():
-			return nil, next, nil
-		}
-		if a.drain.draining() {
+		if more := a.waitMore(ctx, slot, changed, deadline.C); !more {
 			return nil, next, nil
 		}
 	}
 }
 
+// waitMore waits for the next entry to be applied; false when the request is to be answered with nothing.
+func (a *API) waitMore(ctx context.Context, slot *slot, changed <-chan struct{}, deadline <-chan time.Time) bool {
+	slot.leave()
+	select {
+	case <-changed:
+	case <-deadline:
+		return false
+	case <-a.drain.begun:
+		return false
+	case <-ctx.Done():
+		return false
+	}
+	select {
+	case <-time.After(tailPause):
+	case <-ctx.Done():
+		return false
+	}
+	return slot.enter(ctx)
+}
+
+// collect makes one page of what is applied, within the bounds of one look; an empty one is no end.
 func (a *API) collect(ctx context.Context, channelIndex uint64, from event.Position, limit int) ([]byte, event.Position, error) {
 	applied, _ := a.deps.Machine.Applied()
-	to := min(applied, from.Index+maxTailEntries)
+	to := applied
+	if applied > from.Index {
+		to = min(applied, from.Index+maxTailEntries)
+	}
+	look, cancel := context.WithTimeout(ctx, maxTailLook)
+	defer cancel()
 	var body []byte
 	var failed error
 	full := event.Position{}
-	next, err := a.deps.Reader.Scan(ctx, channelIndex, from, to, func(it logread.Item) bool {
+	next, err := a.deps.Reader.Scan(look, channelIndex, from, to, func(it logread.Item) bool {
 		e, err := it.Batch.Event(it.I)
 		if err != nil {
 			failed = err
 			return false
 		}
-		if len(body) > 0 && len(body)+len(e.Data) > maxTailBytes {
-			full = it.Position()
-			return false
-		}
-		p := it.Position()
+		p, before := it.Position(), len(body)
 		body = e.AppendStructured(body,
 			event.Extension{Name: "penstockindex", Value: strconv.FormatUint(p.Index, 10), Kind: event.ExtensionInteger},
 			event.Extension{Name: "penstockordinal", Value: strconv.FormatUint(uint64(p.Ordinal), 10), Kind: event.ExtensionInteger})
 		body = append(body, '\n')
+		if before > 0 && len(body) > maxTailBytes {
+			body, full = body[:before], p
+			return false
+		}
 		limit--
 		return limit > 0
 	})
@@ -154,8 +191,8 @@ func (a *API) collect(ctx context.Context, channelIndex uint64, from event.Posit
 	if !full.IsZero() {
 		next = full
 	}
-	if from.Index > to && err == nil {
-		next = from
+	if look.Err() != nil && errors.Is(err, look.Err()) {
+		err = nil // the time of this look is over: what it found is an answer, and next says where to go on
 	}
 	return body, next, err
 }
