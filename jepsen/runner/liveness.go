@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"penstock/jepsen/check"
 	"penstock/jepsen/client"
