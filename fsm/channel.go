@@ -193,7 +193,7 @@ func (s *state) retireEmitter(c *channel, e *emitter) {
 		c.retired = slices.Delete(c.retired, 0, extra)
 	}
 	s.mark(c.rowRetired)
-	s.markEmitter(e)
+	s.forget(e)
 }
 
 // deleteChannel removes a channel and all that hangs on it.
@@ -210,7 +210,7 @@ func (s *state) deleteChannel(d command.ChannelDelete) command.ChannelResult {
 		}
 	}
 	for _, e := range c.emitters {
-		s.markEmitter(e)
+		s.forget(e)
 	}
 	s.markChannel(c)
 	s.removeChannel(c)
@@ -247,4 +247,11 @@ func (s *state) mergeOffset(c *channel, o *event.Offset) {
 
 func compareOffsets(a, b offsetID) int {
 	return cmp.Or(strings.Compare(a.source, b.source), strings.Compare(a.partition, b.partition))
+}
+
+// byIndex are the emitters by creation index.
+func (c *channel) byIndex() []*emitter {
+	all := slices.Clone(c.emitters)
+	slices.SortFunc(all, func(a, b *emitter) int { return cmp.Compare(a.index, b.index) })
+	return all
 }

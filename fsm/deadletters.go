@@ -21,6 +21,9 @@ type DeadLetter struct {
 	Status                     uint16
 	Attempts                   uint32
 	Redeliveries               uint32 // replays that failed
+	MaxRetries                 int    // of the emitter's spec: at or above it no replay is scheduled
+	Claimed                    bool   // a replay of it is under way
+	ClaimedAt                  int64  // stamp
 	Reason                     string
 	At                         int64  // of the last attempt, unix nanoseconds, as the owner said
 	Stamp                      int64  // of the entry that made it a dead letter
@@ -59,20 +62,18 @@ func (m *Machine) DeadLetters(channel, emitter, state string) []DeadLetter {
 func (m *Machine) DeadLetterOf(channelIndex, emitterIndex, seq uint64) (DeadLetter, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	e := m.mu.emitter(channelIndex, emitterIndex)
+	return m.mu.deadLetterOf(m.mu.emitter(channelIndex, emitterIndex), seq)
+}
+
+func (s *state) deadLetterOf(e *emitter, seq uint64) (DeadLetter, bool) {
 	if e == nil {
 		return DeadLetter{}, false
 	}
-	i := e.lettersAt(seq) - 1
-	if i < 0 {
+	d, l := e.letterAt(seq)
+	if l == nil || l.closed {
 		return DeadLetter{}, false
 	}
-	d := e.letters[i]
-	at := seq - d.first
-	if at >= uint64(len(d.letters)) || d.letters[at].closed {
-		return DeadLetter{}, false
-	}
-	return e.deadLetter(d, int(at), m.mu.cluster.id), true
+	return e.deadLetter(d, int(seq-d.first), s.cluster.id), true
 }
 
 func (e *emitter) appendDeadLetters(all []DeadLetter, cluster [16]byte, state string) []DeadLetter {
@@ -104,6 +105,10 @@ func (e *emitter) deadLetter(d *deadRun, i int, cluster [16]byte) DeadLetter {
 		Attempts: d.attempts, Redeliveries: d.letters[i].replays, Reason: d.reason, At: d.at, Stamp: d.stamp, Node: d.node,
 		Epoch: d.epoch,
 	}
+	l.MaxRetries = e.spec.DeadLetter.MaxRetries
+	if k := e.claims[l.Seq]; k != nil {
+		l.Claimed, l.ClaimedAt = true, k.stamp
+	}
 	if !d.run[0].IsZero() {
 		l.CompactionID = compactionID(cluster, e.ch.index, e.index, d.run[0], d.run[1])
 	}
@@ -114,6 +119,11 @@ func (e *emitter) deadLetter(d *deadRun, i int, cluster [16]byte) DeadLetter {
 //
 //	SHA-256("penstock dead letter 1" | channel u64le | emitter u64le | index u64le | ordinal u64le), first 16 bytes
 func DeadLetterID(channelIndex, emitterIndex uint64, p event.Position) string {
+	id := letterID(channelIndex, emitterIndex, p)
+	return hex.EncodeToString(id[:])
+}
+
+func letterID(channelIndex, emitterIndex uint64, p event.Position) [16]byte {
 	return hashID("penstock dead letter 1", nil, channelIndex, emitterIndex, p.Index, uint64(p.Ordinal))
 }
 
@@ -127,15 +137,16 @@ func (m *Machine) CompactionID(channelIndex, emitterIndex uint64, first, last ev
 }
 
 func compactionID(cluster [16]byte, channelIndex, emitterIndex uint64, first, last event.Position) string {
-	return hashID("penstock compaction 1", cluster[:], channelIndex, emitterIndex,
+	id := hashID("penstock compaction 1", cluster[:], channelIndex, emitterIndex,
 		first.Index, uint64(first.Ordinal), last.Index, uint64(last.Ordinal))
+	return hex.EncodeToString(id[:])
 }
 
-func hashID(tag string, more []byte, nums ...uint64) string {
+func hashID(tag string, more []byte, nums ...uint64) [16]byte {
 	b := append([]byte(tag), more...)
 	for _, n := range nums {
 		b = binary.LittleEndian.AppendUint64(b, n)
 	}
 	h := sha256.Sum256(b)
-	return hex.EncodeToString(h[:16])
+	return [16]byte(h[:16])
 }

@@ -1,6 +1,7 @@
 // Package fsm is the deterministic state machine: what the committed log means. It owns the channels and their specs,
 // source offsets, dedup keys, the sequence numbers of accepted events, compactions, who owns which emitter under which
-// epoch, what became of each delivery, the ledger, and from these the floor and the horizon of the log.
+// epoch, what became of each delivery, the ledger, who may replay which dead letter, the audit trail, and from these the
+// floor and the horizon of the log.
 //
 // It promises that applying the same log gives the same state byte for byte, from the start or from any checkpoint or
 // snapshot (I4); that the ledger balances at every applied index (I5); that a compaction's members and an event's position

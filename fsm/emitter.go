@@ -35,6 +35,7 @@ type emitter struct {
 
 	retries map[uint64]*retry // by the first sequence number of the run
 	letters []*deadRun        // ascending
+	claims  map[uint64]*claim // replays under way, by sequence number
 
 	rowEmitter, rowProgress string
 }
@@ -49,6 +50,7 @@ func newEmitter(c *channel, index uint64, name string) *emitter {
 	return &emitter{
 		ch: c, index: index, name: name,
 		resolvedSet: resolvedSet{blocks: map[uint64]*block{}}, retries: map[uint64]*retry{},
+		claims:      map[uint64]*claim{},
 		rowEmitter:  rowKey(tableEmitter, c.index, index),
 		rowProgress: rowKey(tableProgress, c.index, index),
 	}
@@ -82,6 +84,17 @@ func (s *state) markEmitter(e *emitter) {
 	for _, d := range e.letters {
 		s.mark(d.row)
 	}
+}
+
+// forget ends what others hold of an emitter that goes: claims, and the ids of its dead letters.
+func (s *state) forget(e *emitter) {
+	s.endClaims(e, "the emitter was removed")
+	for _, d := range e.letters {
+		for i := range d.letters {
+			delete(s.open, letterID(e.ch.index, e.index, d.letters[i].position))
+		}
+	}
+	s.markEmitter(e)
 }
 
 // cutOpen closes the open run.
@@ -192,6 +205,7 @@ func (s *state) assign(a command.Assign) command.PlainResult {
 		case e.epoch != item.IfEpoch:
 			res.Status = command.StaleEpoch
 		default:
+			s.endClaims(e, "the emitter got another owner")
 			e.owner = item.Node
 			e.epoch++
 			s.mark(e.rowEmitter)

@@ -52,6 +52,7 @@ func (s *state) bury(e *emitter, o *command.Outcome) {
 			s.mark(d.row)
 		}
 		d.letters = append(d.letters, letter{position: positionOf(o, seq)})
+		s.open[letterID(e.ch.index, e.index, positionOf(o, seq))] = letterRef{e, seq}
 	})
 	if proto.poison {
 		e.poison += n
@@ -75,7 +76,7 @@ func (s *state) exhume(e *emitter, o *command.Outcome) {
 		for j := range d.letters {
 			l := &d.letters[j]
 			if seq := d.first + uint64(j); !l.closed && o.First <= seq && seq <= o.Last {
-				s.exhumeOne(e, d, l, o)
+				s.exhumeOne(e, d, l, seq, o)
 			}
 			open = open || !l.closed
 		}
@@ -88,13 +89,24 @@ func (s *state) exhume(e *emitter, o *command.Outcome) {
 	}
 }
 
-func (s *state) exhumeOne(e *emitter, d *deadRun, l *letter, o *command.Outcome) {
-	s.mark(d.row)
+// exhumeOne ends the claim of a letter and, unless the replay failed, the letter. A failure counts only while the letter is
+// claimed: a report that comes twice, after an unknown outcome, counts once.
+func (s *state) exhumeOne(e *emitter, d *deadRun, l *letter, seq uint64, o *command.Outcome) {
+	claimed := e.claims[seq] != nil
+	s.unclaim(e, seq)
 	if o.Kind == command.ReplayFailed {
-		l.replays += o.Attempts
+		if claimed {
+			l.replays += o.Attempts
+			s.mark(d.row)
+		}
 		return
 	}
+	s.mark(d.row)
 	l.closed = true
+	delete(s.open, letterID(e.ch.index, e.index, l.position))
+	s.keepSettled(settledLetter{
+		channel: e.ch.index, emitter: e.index, seq: seq, position: l.position, kind: o.Kind, stamp: s.stamp,
+	})
 	if d.poison {
 		e.poison--
 	} else {
@@ -104,6 +116,15 @@ func (s *state) exhumeOne(e *emitter, d *deadRun, l *letter, o *command.Outcome)
 		e.delivered++
 	} else {
 		e.discarded++
+	}
+}
+
+// indexLetters makes the open letters of a stretch findable by id.
+func (s *state) indexLetters(e *emitter, d *deadRun) {
+	for i := range d.letters {
+		if !d.letters[i].closed {
+			s.open[letterID(e.ch.index, e.index, d.letters[i].position)] = letterRef{e, d.first + uint64(i)}
+		}
 	}
 }
 

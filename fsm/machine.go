@@ -205,7 +205,17 @@ func (s *state) applyCommand(out []byte, at *entryState, b []byte) ([]byte, erro
 		return res.Append(out), nil
 	case command.EmitterPause:
 		return s.pause(c).Append(out), nil
-	case command.Carry, command.AuditIntent, command.AuditOutcome:
+	case command.AuditIntent:
+		return s.intend(c).Append(out), nil
+	case command.AuditOutcome:
+		return s.conclude(c).Append(out), nil
+	case command.ReplayClaim:
+		return s.claimLetters(c).Append(out), nil
+	case command.ReplayRelease:
+		return s.releaseLetters(c).Append(out), nil
+	case command.Discard:
+		return s.discard(c).Append(out), nil
+	case command.Carry:
 		return command.PlainResult{Status: command.NotEnabled, Message: kind.String() + " is not enabled"}.Append(out), nil
 	}
 	return nil, fmt.Errorf("kind %s: %w", kind, command.ErrUnknown)
@@ -218,6 +228,8 @@ func (s *state) appendMalformed(out []byte, kind command.Kind, err error) []byte
 		return command.ChannelResult{Status: command.Malformed, Message: err.Error()}.Append(out)
 	case command.KindOutcomes:
 		return command.OutcomesResult{Status: command.Malformed}.Append(out)
+	case command.KindReplayClaim, command.KindReplayRelease, command.KindDiscard:
+		return command.LettersResult{Status: command.Malformed}.Append(out)
 	}
 	return command.PlainResult{Status: command.Malformed, Message: err.Error()}.Append(out)
 }

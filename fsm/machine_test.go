@@ -44,8 +44,9 @@ func TestMalformedBodiesAreAnsweredAndNotEnabledIsSaid(t *testing.T) {
 		string([]byte{byte(command.KindAssign), 1, 5}):                                   command.Malformed,
 		string([]byte{byte(command.KindTick), 1, 5}):                                     command.Malformed,
 		string(command.Encode(command.Carry{})):                                          command.NotEnabled,
-		string(command.Encode(command.AuditIntent{})):                                    command.NotEnabled,
-		string(command.Encode(command.AuditOutcome{})):                                   command.NotEnabled,
+		string(command.Encode(command.AuditIntent{})):                                    command.Malformed,
+		string(command.Encode(command.AuditOutcome{})):                                   command.Malformed,
+		string(command.Encode(command.AuditOutcome{Result: AuditSuccess})):               command.NoSuchIntent,
 		string(command.Encode(command.Feature{Level: 1})):                                command.OK,
 		string(command.Encode(command.ClusterInit{ClusterID: [16]byte{1}, Name: "one"})): command.OK,
 	} {
@@ -205,6 +206,40 @@ func TestGoldenSnapshotRestoresForEver(t *testing.T) {
 	require.Len(t, m.Lookup(event.IDHashOf("k3")), 1)
 	_, ok = m.Rejects(4)
 	require.True(t, ok)
+	require.Equal(t, b, snapshotOf(t, m), "written again it is the same, byte for byte")
+}
+
+// TestGoldenSnapshotOfAuditAndReplayRestoresForEver is the same for the tables that came with replay.
+func TestGoldenSnapshotOfAuditAndReplayRestoresForEver(t *testing.T) {
+	path := filepath.Join("testdata", "format", "v1", "snapshot-replay.bin")
+	b, err := os.ReadFile(path)
+	if os.IsNotExist(err) && *update {
+		r := newRig(t)
+		goldenLog(r)
+		e := r.emitter("c", 0)
+		r.apply(command.AuditIntent{ID: [16]byte{1}, Actor: "ops", Action: "dlq.replay", Reason: "fixed", RequestID: "r1", Targets: []string{"x"}})
+		r.apply(command.AuditIntent{ID: [16]byte{2}, Actor: "ops", Action: "dlq.discard"})
+		r.apply(command.ReplayClaim{ChannelIndex: e.ChannelIndex, EmitterIndex: e.EmitterIndex, Epoch: e.Epoch, Node: e.Owner,
+			ID: [16]byte{1}, Force: true, Seqs: []uint64{6}})
+		r.apply(command.Discard{ChannelIndex: e.ChannelIndex, EmitterIndex: e.EmitterIndex, Intent: [16]byte{2}, Seqs: []uint64{4}})
+		r.apply(command.AuditOutcome{ID: [16]byte{2}, Result: AuditSuccess, Detail: "1 discarded"})
+		b = snapshotOf(t, r.m)
+		err = os.WriteFile(path, b, 0o644)
+	}
+	require.NoError(t, err)
+	m, err := readSnapshotMachine(b)
+	require.NoError(t, err)
+	trail := m.Audit(AuditQuery{})
+	require.Len(t, trail, 2)
+	require.True(t, trail[0].Open)
+	require.Equal(t, []string{"x"}, trail[0].Targets)
+	require.Equal(t, AuditSuccess, trail[1].Result)
+	letters := m.DeadLetters("c", "a", "")
+	require.Len(t, letters, 1)
+	require.True(t, letters[0].Claimed)
+	gone := m.FindLetter(DeadLetterID(letters[0].ChannelIndex, letters[0].EmitterIndex, event.Position{Index: letters[0].Position.Index, Ordinal: 4}))
+	require.True(t, gone.Settled)
+	require.Equal(t, command.Discarded, gone.Result)
 	require.Equal(t, b, snapshotOf(t, m), "written again it is the same, byte for byte")
 }
 

@@ -186,10 +186,42 @@ func (d *driver) command() command.Command {
 	case kind == 15:
 		return command.ClusterInit{ClusterID: [16]byte{byte(d.n(1, 2, "cluster"))}, Name: "x"}
 	case kind == 16:
-		return command.Carry{Bytes: []byte("x")}
+		return d.operator()
 	default:
 		c := d.spec()
 		return command.ChannelPut{Spec: c.Canonical(), Discard: d.n(0, 2, "discard") == 0}
+	}
+}
+
+// operator makes a command about audit, replay or discard.
+func (d *driver) operator() command.Command {
+	id := [16]byte{byte(d.n(0, 4, "intent"))}
+	what := d.n(0, 6, "act")
+	emitters := d.m.Emitters()
+	switch {
+	case what == 0:
+		return command.Carry{Bytes: []byte("x")}
+	case what == 1 || len(emitters) == 0:
+		return command.AuditIntent{ID: id, Actor: "a", Action: "b", Targets: []string{"t"}}
+	case what == 2:
+		return command.AuditOutcome{ID: id, Result: []string{AuditSuccess, AuditUnknown, "?"}[d.n(0, 2, "result")]}
+	}
+	e := emitters[d.n(0, len(emitters)-1, "emitter")]
+	var seqs []uint64
+	for _, l := range d.m.DeadLetters(e.Channel, e.Emitter, "") {
+		if d.n(0, 1, "take") == 0 {
+			seqs = append(seqs, l.Seq)
+		}
+	}
+	switch what {
+	case 3:
+		return command.Discard{ChannelIndex: e.ChannelIndex, EmitterIndex: e.EmitterIndex, Intent: id, Seqs: seqs}
+	case 4:
+		return command.ReplayRelease{ChannelIndex: e.ChannelIndex, EmitterIndex: e.EmitterIndex, Epoch: e.Epoch, Node: e.Owner, ID: id, Seqs: seqs}
+	}
+	return command.ReplayClaim{
+		ChannelIndex: e.ChannelIndex, EmitterIndex: e.EmitterIndex, Epoch: e.Epoch, Node: e.Owner, ID: id,
+		Scheduled: d.n(0, 1, "scheduled") == 0, Force: d.n(0, 1, "force") == 0, Seqs: seqs,
 	}
 }
 
@@ -292,6 +324,16 @@ func (d *driver) learn(c command.Command, result []byte, ordinal *uint32) {
 		require.NoError(d, err)
 		if res.Status == command.OK {
 			d.learnOutcomes(c)
+		}
+	case command.Discard:
+		res, err := command.DecodeLettersResult(result)
+		require.NoError(d, err)
+		for i, state := range res.States {
+			if state == command.LetterDone {
+				d.learnOutcomes(command.Outcomes{ChannelIndex: c.ChannelIndex, EmitterIndex: c.EmitterIndex, Outcomes: []command.Outcome{
+					{First: c.Seqs[i], Last: c.Seqs[i], Kind: command.Discarded},
+				}})
+			}
 		}
 	}
 }
@@ -398,6 +440,15 @@ func (d *driver) learnOutcomes(o command.Outcomes) {
 // check is what must hold at every index.
 func (d *driver) check() {
 	floor, horizon := d.m.Floor(), d.m.Horizon()
+	open := 0
+	for _, r := range d.m.Audit(AuditQuery{Limit: 1000}) {
+		if r.Open {
+			open++
+		}
+	}
+	n, _ := d.m.OpenIntents()
+	require.Equal(d, open, n)
+	require.Len(d, d.m.mu.state.open, len(d.m.DeadLetters("", "", "")))
 	require.GreaterOrEqual(d, floor, d.model.floor, "the floor went down")
 	require.GreaterOrEqual(d, horizon, d.model.horizon, "the horizon went down")
 	require.LessOrEqual(d, horizon, floor)
@@ -477,6 +528,16 @@ func (d *driver) checkEmitter(e EmitterInfo, floor uint64) {
 	for _, l := range letters {
 		require.Equal(d, c.accepted[l.Seq-1], l.Position)
 		require.Equal(d, me.states[l.Seq], l.State)
+		found := d.m.FindLetter(l.ID)
+		require.True(d, found.Open)
+		require.Equal(d, l, found.Letter)
+	}
+	page, _, more := d.m.DeadLetterPage(LetterQuery{Channel: e.Channel, Emitter: e.Emitter, Limit: 1000})
+	require.False(d, more)
+	require.Equal(d, letters, page)
+	for seq := range d.m.mu.state.emitter(e.ChannelIndex, e.EmitterIndex).claims {
+		_, ok := d.m.DeadLetterOf(e.ChannelIndex, e.EmitterIndex, seq)
+		require.True(d, ok, "a claim of what is no open dead letter")
 	}
 }
 

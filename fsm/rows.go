@@ -96,7 +96,7 @@ func (s *state) hash() (string, map[string]string) {
 	b := binary.LittleEndian.AppendUint64(nil, s.index)
 	all.Write(binary.LittleEndian.AppendUint64(b, s.term))
 	tables := make(map[string]string, tableEnd)
-	for t := tableMeta; t < tableEnd; t++ {
+	for _, t := range listed(&s.tracker.sums) {
 		b = append(b[:0], byte(t))
 		for _, lane := range s.tracker.sums[t] {
 			b = binary.LittleEndian.AppendUint64(b, lane)

@@ -75,6 +75,8 @@ func (e *emitter) appendRow(dst []byte, id rowID) ([]byte, bool) {
 		return e.runs.appendRow(dst, id.nums[2])
 	case tableRetry:
 		return e.appendRetry(dst, id.nums[2])
+	case tableClaims:
+		return e.appendClaim(dst, id.nums[2])
 	}
 	return e.appendLetters(dst, id.nums[2])
 }
@@ -101,6 +103,8 @@ func (e *emitter) readRow(row string, id rowID, r *wire.Reader) {
 		}}
 	case tableDead:
 		e.letters = append(e.letters, readLetters(row, id.nums[2], r))
+	case tableClaims:
+		e.claims[id.nums[2]] = readClaim(row, r)
 	}
 }
 

@@ -44,6 +44,10 @@ type state struct {
 	rejects    map[uint64]*EntryRejects
 	rejectLine []uint64 // the keys of rejects, ascending
 
+	audit   audit
+	settled settled
+	open    map[[16]byte]letterRef // open dead letters by id; follows from the rows
+
 	terms  termRing
 	hashes []RingHash
 
@@ -61,7 +65,7 @@ type cluster struct {
 func newState() *state {
 	s := &state{
 		tracker: newTracker(), channels: map[uint64]*channel{}, names: map[string]*channel{},
-		rejects: map[uint64]*EntryRejects{},
+		rejects: map[uint64]*EntryRejects{}, audit: newAudit(), settled: newSettled(), open: map[[16]byte]letterRef{},
 	}
 	for _, row := range metaRows {
 		s.mark(row)
@@ -99,7 +103,7 @@ func (s *state) emitter(channelIndex, emitterIndex uint64) *emitter {
 }
 
 // advance moves the state's clock to the stamp of the entry about to be applied, and once in a second of that clock does
-// the housekeeping: old dedup generations go, and the horizon moves up with what lies behind it. All of it follows from
+// the housekeeping: old dedup generations go, intents without an outcome close, and the horizon moves up with what lies behind it. All of it follows from
 // the state and the stamp alone.
 func (s *state) advance(stamp int64) {
 	before := s.stamp
@@ -111,5 +115,6 @@ func (s *state) advance(stamp int64) {
 	for _, c := range s.order {
 		s.expireDedup(c)
 	}
+	s.expireIntents()
 	s.moveHorizon()
 }

@@ -43,6 +43,11 @@ import (
 //	16  hashes       k                            index n, hash s
 //	17  retired      channel                      count n, { name s, emitter n, accepted, delivered, dead, poison,
 //	                                              discarded, lost: n }
+//	18  audit        number                       id [16], at z, actor s, action s, reason s, request id s, count n,
+//	                                              { target s }, open b, result s, detail s, closed at z
+//	19  claims       channel, emitter, seq        id [16], scheduled b, stamp z
+//	20  settled      chunk                        count n, { channel n, emitter n, seq n, index n, ordinal n, outcome kind 1,
+//	                                              stamp z }
 const (
 	tableMeta        table = 1
 	tableChannel     table = 2
@@ -61,14 +66,18 @@ const (
 	tableTerms       table = 15
 	tableHashes      table = 16
 	tableRetired     table = 17
-	tableEnd         table = 18
+	tableAudit       table = 18
+	tableClaims      table = 19
+	tableSettled     table = 20
+	tableEnd         table = 21
 )
 
 var tableNames = [tableEnd]string{
 	tableMeta: "meta", tableChannel: "channels", tableTally: "tallies", tablePoints: "points", tableEmitter: "emitters",
 	tableProgress: "progress", tableResolved: "resolved", tableRuns: "runs", tableRetry: "retries", tableDead: "dead",
 	tableOffset: "offsets", tableRejects: "rejects", tableDedup: "dedup", tableGenerations: "generations",
-	tableTerms: "applied", tableHashes: "hashes", tableRetired: "retired",
+	tableTerms: "applied", tableHashes: "hashes", tableRetired: "retired", tableAudit: "audit",
+	tableClaims: "claims", tableSettled: "settled",
 }
 
 func (t table) String() string { return tableNames[t] }
@@ -115,13 +124,17 @@ func (s *state) appendRow(dst []byte, row string) ([]byte, bool) {
 		return s.appendTerms(dst, id.nums[0])
 	case tableHashes:
 		return s.appendHash(dst, id.nums[0])
+	case tableAudit:
+		return s.audit.appendRow(dst, id.nums[0])
+	case tableSettled:
+		return s.settled.appendRow(dst, id.nums[0])
 	}
 	c := s.channels[id.nums[0]]
 	if c == nil {
 		return dst, false
 	}
 	switch id.table {
-	case tableEmitter, tableProgress, tableResolved, tableRuns, tableRetry, tableDead:
+	case tableEmitter, tableProgress, tableResolved, tableRuns, tableRetry, tableDead, tableClaims:
 		e := c.emitter(id.nums[1])
 		if e == nil {
 			return dst, false
@@ -223,18 +236,27 @@ func (s *state) readTable(row string, id rowID, r *wire.Reader) error {
 	case tableHashes:
 		s.hashes = append(s.hashes, RingHash{K: id.nums[0], Index: r.Uint(), Hash: r.String(64)})
 		return nil
+	case tableAudit:
+		s.audit.readRow(id.nums[0], r)
+		return nil
+	case tableSettled:
+		s.settled.readRow(id.nums[0], r)
+		return nil
 	}
 	c := s.channels[id.nums[0]]
 	if c == nil {
 		return fmt.Errorf("channel %d is missing", id.nums[0])
 	}
 	switch id.table {
-	case tableEmitter, tableProgress, tableResolved, tableRuns, tableRetry, tableDead:
+	case tableEmitter, tableProgress, tableResolved, tableRuns, tableRetry, tableDead, tableClaims:
 		e := c.emitter(id.nums[1])
 		if e == nil {
 			return fmt.Errorf("emitter %d of channel %d is missing", id.nums[1], id.nums[0])
 		}
 		e.readRow(row, id, r)
+		if id.table == tableDead && r.Err() == nil {
+			s.indexLetters(e, e.letters[len(e.letters)-1])
+		}
 		return nil
 	}
 	return c.readRow(row, id, r)

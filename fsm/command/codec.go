@@ -25,6 +25,9 @@ import (
 //	audit-outcome   | id [16] | result s | detail s |
 //	feature         | level n |
 //	emitter-pause   | channel n | emitter n | paused b |
+//	replay-claim    | channel n | emitter n | epoch n | node s | id [16] | scheduled b | force b | seqs |
+//	replay-release  | channel n | emitter n | epoch n | node s | id [16] | seqs |
+//	discard         | channel n | emitter n | intent [16] | seqs |        seqs: | count n | { seq - the one before n } ... |
 
 func head(dst []byte, k Kind) []byte { return append(dst, byte(k), version) }
 
@@ -49,6 +52,9 @@ var decoders = [...]func(r *wire.Reader) Command{
 	KindEmitterPause: func(r *wire.Reader) Command {
 		return EmitterPause{ChannelIndex: r.Uint(), EmitterIndex: r.Uint(), Paused: r.Bool()}
 	},
+	KindReplayClaim:   decodeReplayClaim,
+	KindReplayRelease: decodeReplayRelease,
+	KindDiscard:       decodeDiscard,
 }
 
 // Append implements Command.
@@ -117,11 +123,11 @@ func (c Carry) Append(dst []byte) []byte {
 func (c AuditIntent) Append(dst []byte) []byte {
 	dst = append(head(dst, KindAuditIntent), c.ID[:]...)
 	for _, s := range [...]string{c.Actor, c.Action, c.Reason, c.RequestID} {
-		dst = wire.AppendString(dst, s)
+		dst = wire.AppendString(dst, cutText(s, maxText))
 	}
 	dst = wire.AppendUint(dst, uint64(len(c.Targets)))
 	for _, t := range c.Targets {
-		dst = wire.AppendString(dst, t)
+		dst = wire.AppendString(dst, cutText(t, maxText))
 	}
 	return dst
 }
@@ -139,7 +145,7 @@ func decodeAuditIntent(r *wire.Reader) Command {
 // Append implements Command.
 func (c AuditOutcome) Append(dst []byte) []byte {
 	dst = append(head(dst, KindAuditOutcome), c.ID[:]...)
-	return wire.AppendString(wire.AppendString(dst, c.Result), c.Detail)
+	return wire.AppendString(wire.AppendString(dst, c.Result), cutText(c.Detail, maxText))
 }
 
 func decodeAuditOutcome(r *wire.Reader) Command {

@@ -63,14 +63,15 @@ type Carry struct {
 	Bytes                 []byte
 }
 
-// AuditIntent is an operator's act before it is dispatched. Format only: not applied yet.
+// AuditIntent is an operator's act before it is dispatched (I9, P9). The id is the proposer's; the same one again changes
+// nothing.
 type AuditIntent struct {
 	ID                               [16]byte
 	Actor, Action, Reason, RequestID string
 	Targets                          []string
 }
 
-// AuditOutcome closes an intent. Format only: not applied yet.
+// AuditOutcome closes an intent. The first one stays.
 type AuditOutcome struct {
 	ID     [16]byte
 	Result string // success | failure | rejected | timeout | unknown
@@ -115,7 +116,7 @@ func Split(b []byte) (Kind, []byte, error) {
 		return 0, nil, fmt.Errorf("decode command: %w: %d bytes", ErrMalformed, len(b))
 	}
 	k := Kind(b[0])
-	if k < KindClusterInit || k > KindEmitterPause || b[1] != version {
+	if k < KindClusterInit || k > lastKind || b[1] != version {
 		return 0, nil, fmt.Errorf("decode command: kind %d version %d: %w", b[0], b[1], ErrUnknown)
 	}
 	return k, b[2:], nil

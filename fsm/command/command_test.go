@@ -47,6 +47,10 @@ func samples() map[string]Command {
 		"audit-outcome": AuditOutcome{ID: id, Result: "success", Detail: "2 delivered"},
 		"feature":       Feature{Level: 1},
 		"emitter-pause": EmitterPause{ChannelIndex: 7, EmitterIndex: 8, Paused: true},
+		"replay-claim": ReplayClaim{ChannelIndex: 7, EmitterIndex: 8, Epoch: 4, Node: "n2", ID: id, Scheduled: true, Force: true,
+			Seqs: []uint64{1, 5, 1 << 40}},
+		"replay-release": ReplayRelease{ChannelIndex: 7, EmitterIndex: 8, Epoch: 4, Node: "n2", ID: id, Seqs: []uint64{300}},
+		"discard":        Discard{ChannelIndex: 7, EmitterIndex: 8, Intent: id, Seqs: []uint64{4, 5}},
 	}
 }
 
@@ -65,7 +69,7 @@ func golden(t *testing.T, name string, have []byte) []byte {
 
 func TestGoldenCommandsDecodeForEver(t *testing.T) {
 	all := samples()
-	require.Len(t, all, int(KindEmitterPause), "a kind without a fixture")
+	require.Len(t, all, int(lastKind), "a kind without a fixture")
 	for name, c := range all {
 		require.Equal(t, name, c.Kind().String())
 		b := golden(t, name, Encode(c))
@@ -102,10 +106,16 @@ func TestGoldenResultsDecodeForEver(t *testing.T) {
 	plain, err := DecodePlainResult(golden(t, "result-plain", PlainResult{Status: NotEnabled, Message: "no"}.Append(nil)))
 	require.NoError(t, err)
 	require.Equal(t, PlainResult{Status: NotEnabled, Message: "no"}, plain)
+	letters := LettersResult{Status: NoSuchIntent, States: []LetterState{
+		LetterDone, LetterNotFound, LetterResolved, LetterInProgress, LetterExhausted, LetterForbidden,
+	}}
+	gotLetters, err := DecodeLettersResult(golden(t, "result-letters", letters.Append(nil)))
+	require.NoError(t, err)
+	require.Equal(t, letters, gotLetters)
 }
 
 func TestUnknownKindsAndVersionsAreUnknownNotMalformed(t *testing.T) {
-	for _, b := range [][]byte{{0, 1}, {13, 1}, {255, 1}, {byte(KindTick), 0}, {byte(KindTick), 2}, {byte(KindBatch), 2, 1}} {
+	for _, b := range [][]byte{{0, 1}, {byte(lastKind) + 1, 1}, {255, 1}, {byte(KindTick), 0}, {byte(KindTick), 2}, {byte(KindBatch), 2, 1}} {
 		_, err := Decode(b)
 		require.ErrorIs(t, err, ErrUnknown)
 		require.NotErrorIs(t, err, ErrMalformed)
@@ -183,6 +193,9 @@ func FuzzDecodeResults(f *testing.F) {
 			require.Equal(t, b, r.Append(nil))
 		}
 		if r, err := DecodePlainResult(b); err == nil {
+			require.Equal(t, b, r.Append(nil))
+		}
+		if r, err := DecodeLettersResult(b); err == nil {
 			require.Equal(t, b, r.Append(nil))
 		}
 	})

@@ -49,12 +49,18 @@ const (
 	KindAuditOutcome  Kind = 10
 	KindFeature       Kind = 11
 	KindEmitterPause  Kind = 12
+	KindReplayClaim   Kind = 13
+	KindReplayRelease Kind = 14
+	KindDiscard       Kind = 15
+
+	lastKind = KindDiscard
 )
 
 var kindNames = [...]string{
 	KindClusterInit: "cluster-init", KindBatch: "batch", KindChannelPut: "channel-put", KindChannelDelete: "channel-delete",
 	KindTick: "tick", KindAssign: "assign", KindOutcomes: "outcomes", KindCarry: "carry", KindAuditIntent: "audit-intent",
 	KindAuditOutcome: "audit-outcome", KindFeature: "feature", KindEmitterPause: "emitter-pause",
+	KindReplayClaim: "replay-claim", KindReplayRelease: "replay-release", KindDiscard: "discard",
 }
 
 // String is the kind's name, as it stands in docs/format/command.md.

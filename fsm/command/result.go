@@ -24,13 +24,16 @@ const (
 	HasDeliveries      Status = 9  // what would go has pending or dead deliveries, and Discard was not said
 	NotEnabled         Status = 10 // the command's feature is not enabled
 	AlreadyInitialized Status = 11 // the cluster has another id already
-	TooMany            Status = 12 // a bound on channels, emitters or source partitions
+	TooMany            Status = 12 // a bound on channels, emitters, source partitions or open audit intents
+	NoSuchIntent       Status = 13 // no act without an open audit intent, no outcome without an intent (I9)
+	AlreadyClosed      Status = 14 // the intent has another outcome
 )
 
 var statusNames = [...]string{
 	OK: "ok", StaleSpec: "stale-spec", NoSuchChannel: "no-such-channel", DedupFull: "dedup-full", Malformed: "malformed",
 	StaleEpoch: "stale-epoch", NoSuchEmitter: "no-such-emitter", VersionMismatch: "version-mismatch",
 	HasDeliveries: "has-deliveries", NotEnabled: "not-enabled", AlreadyInitialized: "already-initialized", TooMany: "too-many",
+	NoSuchIntent: "no-such-intent", AlreadyClosed: "already-closed",
 }
 
 // String is the status's name.
@@ -178,7 +181,7 @@ func openResult(b []byte, want byte) (wire.Reader, Status, error) {
 		return wire.Reader{}, 0, fmt.Errorf("decode result: version %d: %w", b[1], ErrUnknown)
 	}
 	s := Status(b[2])
-	if s < OK || s > TooMany {
+	if s < OK || s > AlreadyClosed {
 		return wire.Reader{}, 0, fmt.Errorf("decode result: status %d: %w", b[2], ErrUnknown)
 	}
 	return wire.NewReader(b[3:]), s, nil
