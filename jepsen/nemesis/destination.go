@@ -18,6 +18,9 @@ var modes = []string{"503", "429", "reset", "200-reset", "hang", "slow", "flaky"
 
 func failDestination(ctx context.Context, a *Act) error {
 	emitter := a.Emitters[a.Rand.IntN(len(a.Emitters))]
+	if a.Rand.IntN(3) == 0 {
+		emitter = "strict" // the one that gives up: dead letters
+	}
 	mode := modes[a.Rand.IntN(len(modes))]
 	if emitter == "strict" && a.Rand.IntN(3) == 0 {
 		mode = "400"

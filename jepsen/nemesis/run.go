@@ -17,6 +17,7 @@ const (
 	beginBound  = 60 * time.Second
 	endBound    = 60 * time.Second
 	healthBound = 60 * time.Second
+	claimBound  = 20 * time.Second // for nodes that another fault holds
 )
 
 // Run carries out the plan. It returns when all is undone; ctx ends it early, and undoes what is under way.
@@ -88,9 +89,11 @@ func one(ctx context.Context, env *Env, step Step, id int) {
 		if fault.Leader && a.Rand.IntN(2) == 0 {
 			want = env.Leader()
 		}
-		if a.Nodes = env.claim(a.Rand, n, want); a.Nodes == nil {
-			a.log(history.Note, "left out: too few nodes are free")
-			return
+		for wait := time.Now().Add(claimBound); a.Nodes == nil; {
+			if a.Nodes = env.claim(a.Rand, n, want); a.Nodes == nil && (time.Now().After(wait) || !until(ctx, time.Now().Add(100*time.Millisecond))) {
+				a.log(history.Note, "left out: too few nodes are free")
+				return
+			}
 		}
 		defer env.release(a.Nodes)
 	}
