@@ -32,7 +32,7 @@ unit: deps
 	CGO_ENABLED=1 $(GO) test -race -timeout 10m $(UNIT)
 
 e2e: build
-	PENSTOCK_BINARY=$(CURDIR)/bin/penstock $(GO) test -timeout 10m $(E2E)
+	PENSTOCK_BINARY=$(CURDIR)/bin/penstock $(GO) test -parallel 3 -timeout 15m $(E2E)
 
 check: fmt vet
 	@if $(GO) run $(STATICCHECK) -version >/dev/null 2>&1; then \

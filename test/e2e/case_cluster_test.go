@@ -19,6 +19,7 @@ import (
 // TestB43AmbiguousOutcomesAreRepeatedOnce: forced leader changes by transfer, pause and kill; every non-2xx is repeated
 // with the same ids; each id is stored once, and nothing that was called certain turns out otherwise.
 func TestB43AmbiguousOutcomesAreRepeatedOnce(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{})
 	c := g.client()
 	_, err := c.PutChannel(context.Background(), "keyed", channelSpec("keyed", "", fileEmitter("files", "out", "")), client.PutOptions{})
@@ -54,6 +55,7 @@ func TestB43AmbiguousOutcomesAreRepeatedOnce(t *testing.T) {
 // TestB45AnyTwoElectTheNewestLog: a power-off staggered by 200 ms; any majority that returns elects a leader with the
 // newest log, in any order, again and again.
 func TestB45AnyTwoElectTheNewestLog(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{})
 	c := g.client()
 	_, err := c.PutChannel(context.Background(), "power", channelSpec("power", ""), client.PutOptions{})
@@ -93,6 +95,7 @@ func TestB45AnyTwoElectTheNewestLog(t *testing.T) {
 // TestB48ShutdownEndsInTime: idle keep-alive clients, a slow upload and a hanging webhook do not keep the process; the
 // upload gets a definite answer, readiness goes false first, and a second signal speeds it up.
 func TestB48ShutdownEndsInTime(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{drain: "6s"})
 	c := g.client()
 	hang := make(chan struct{})
@@ -154,6 +157,7 @@ func TestB48ShutdownEndsInTime(t *testing.T) {
 // TestB49BadSettingsEndTheStartWithOneLine: each names the setting and what is allowed, within 3 s, and leaves nothing
 // behind that would block the next good start.
 func TestB49BadSettingsEndTheStartWithOneLine(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, options{})
 	p := g.nodes[0]
 	good, err := os.ReadFile(p.config)
@@ -199,6 +203,7 @@ func TestB49BadSettingsEndTheStartWithOneLine(t *testing.T) {
 // TestS05LeftOverLockDoesNotBlock: after SIGKILL the lock is free, whoever has the old pid now; a second live process on
 // the same directory is refused with exit 12.
 func TestS05LeftOverLockDoesNotBlock(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{nodes: 1, single: true})
 	p := g.nodes[0]
 	second := command("server", "--config", p.config)

@@ -199,6 +199,7 @@ func (l *light) p99() time.Duration {
 
 // TestB51SeriesAreBoundedByConfiguration: 50k distinct sources, types, ids, paths, agents and methods make no series.
 func TestB51SeriesAreBoundedByConfiguration(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{nodes: 1, single: true})
 	c := g.client()
 	p := g.nodes[0]

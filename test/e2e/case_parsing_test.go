@@ -21,6 +21,7 @@ import (
 // TestB01LongLinesAreTakenWholeOrRefusedWhole: no line limit of a scanner anywhere between the body, the log, the answer
 // and the dead-letter volume.
 func TestB01LongLinesAreTakenWholeOrRefusedWhole(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{})
 	c := g.client()
 	hook := startReceiver(t)
@@ -83,6 +84,7 @@ func TestB01LongLinesAreTakenWholeOrRefusedWhole(t *testing.T) {
 
 // TestB03NumbersArriveAsTheyWereSent: no number goes through a float.
 func TestB03NumbersArriveAsTheyWereSent(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{nodes: 1, single: true})
 	hook := startReceiver(t)
 	c := g.client()
@@ -126,6 +128,7 @@ func deadLetterFiles(t *testing.T, g *group) string {
 
 // TestB05BadUTF8IsRefusedWithItsPlace: never a tail that is dropped in silence, and no neighbour suffers.
 func TestB05BadUTF8IsRefusedWithItsPlace(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{nodes: 1, single: true})
 	hook := startReceiver(t)
 	c := g.client()
@@ -171,6 +174,7 @@ func TestB05BadUTF8IsRefusedWithItsPlace(t *testing.T) {
 // TestB11RepeatedIDsInOneBatch: the first wins, the later ones are duplicates (a conflict where the content differs), and
 // nothing halts.
 func TestB11RepeatedIDsInOneBatch(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{})
 	c := g.client()
 	ctx := context.Background()
@@ -223,6 +227,7 @@ func TestB11RepeatedIDsInOneBatch(t *testing.T) {
 // TestS16RepeatedKeysAndByteOrderMark: one rule on ingest, dedup and emission: repeated keys of the data are kept as they
 // are, a repeated attribute of the event itself is refused, and so is a byte order mark, with its place.
 func TestS16RepeatedKeysAndByteOrderMark(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{nodes: 1, single: true})
 	hook := startReceiver(t)
 	c := g.client()

@@ -19,6 +19,7 @@ import (
 
 // TestCloudEventsHTTPScenarios sends each request of the published HTTP scenarios to a node and reads the event back.
 func TestCloudEventsHTTPScenarios(t *testing.T) {
+	t.Parallel()
 	dir := corpus(t, "cloudevents-conformance")
 	feature, err := os.ReadFile(filepath.Join(dir, "http-protocol-binding.feature"))
 	require.NoError(t, err)

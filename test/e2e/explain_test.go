@@ -13,6 +13,7 @@ import (
 
 // TestExplainSaysWhereAnEventIs: delivered, pending and dead-lettered; and a duplicate says where the first is.
 func TestExplainSaysWhereAnEventIs(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{})
 	c := g.client()
 	hook := startReceiver(t)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -184,10 +185,14 @@ func checkStored(t *testing.T, g *group, channel string, acked map[string]bool) 
 		seen[s.id] = s.pos
 	}
 	for id := range acked {
-		require.Contains(t, seen, id, "acknowledged and not stored")
+		if _, ok := seen[id]; !ok {
+			require.FailNow(t, "acknowledged and not stored", "%s", id)
+		}
 	}
 	for _, p := range g.nodes[1:] {
-		require.Equal(t, first, tailAll(t, p, channel), "%s shows what %s shows", p.id, g.nodes[0].id)
+		if !slices.Equal(first, tailAll(t, p, channel)) {
+			require.FailNow(t, "tails differ", "%s does not show what %s shows", p.id, g.nodes[0].id)
+		}
 	}
 	return first
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -306,12 +307,25 @@ func (g *group) follower() *proc {
 	return nil
 }
 
+// nextPort hands out ports below the range that the kernel gives outgoing connections, so that none is taken between the
+// look and the start of the process that is to listen.
+var nextPort atomic.Int64
+
+func init() { nextPort.Store(int64(10_000 + os.Getpid()%997*20)) }
+
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
+	for range 10_000 {
+		port := 10_000 + nextPort.Add(1)%22_000
+		addr := fmt.Sprintf("127.0.0.1:%d", port)
+		l, err := net.Listen("tcp", addr)
+		if err == nil {
+			l.Close()
+			return addr
+		}
+	}
+	require.FailNow(t, "no free port")
+	return ""
 }
 
 // eventually asks until f is content. It is for what another process does in its own time; the bound is the claim.

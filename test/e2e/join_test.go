@@ -16,6 +16,7 @@ import (
 // TestNewNodesGetEveryNeededEvent: a fourth node joins while events are pending and older log is gone, leads, snapshots; a
 // fifth joins from it. Exactly one install each, every needed event from the floor on readable on both, the same hash.
 func TestNewNodesGetEveryNeededEvent(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{segmentBytes: "1MiB", trailing: 16})
 	c := g.client()
 	ctx := context.Background()
@@ -118,6 +119,7 @@ func installs(t *testing.T, p *proc) int {
 // TestDeletedStateIsRebuilt: a node whose state store was deleted rebuilds the same hash and the same 24-byte offsets from
 // its log and its peers.
 func TestDeletedStateIsRebuilt(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{})
 	c := g.client()
 	ctx := context.Background()

@@ -81,6 +81,7 @@ func TestDevIsReadyWithin5s(t *testing.T) {
 // TestPayloadsSentToAFollowerAreDeliveredByteForByte is the whole path: a follower takes real payloads, a file emitter and
 // a webhook receiver get each of them once, signed and unchanged.
 func TestPayloadsSentToAFollowerAreDeliveredByteForByte(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{})
 	hook := startReceiver(t)
 	files := payloads(t)
@@ -123,6 +124,7 @@ func TestPayloadsSentToAFollowerAreDeliveredByteForByte(t *testing.T) {
 
 // TestJSONCorpus: what RFC 8259 allows is taken, what it forbids gets 400 with a position, and the node goes on.
 func TestJSONCorpus(t *testing.T) {
+	t.Parallel()
 	dir := corpus(t, "json-test-suite")
 	g := startGroup(t, options{nodes: 1, single: true})
 	_, err := g.client().PutChannel(context.Background(), "json", channelSpec("json", ""), client.PutOptions{})
@@ -161,6 +163,7 @@ func TestJSONCorpus(t *testing.T) {
 
 // TestFollowedTailShowsWhatComes: tail -f prints events as they are committed.
 func TestFollowedTailShowsWhatComes(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{})
 	_, err := g.client().PutChannel(context.Background(), "live", channelSpec("live", ""), client.PutOptions{})
 	require.NoError(t, err)

@@ -36,12 +36,16 @@ func TestLeaderKilledFiveTimes(t *testing.T) {
 		})
 		took = append(took, time.Unix(0, w.lastAck.Load()).Sub(killed).Round(time.Millisecond))
 		leader.start()
+		restarted := time.Now()
 		leader.waitReady(20 * time.Second)
+		t.Logf("killed leader %s ready again after %s", leader.id, time.Since(restarted).Round(time.Millisecond))
 		w.waitAcks(100, 10*time.Second)
 	}
 	t.Logf("from kill to next ack: %v (median %v)", took, median(took))
 	acked := w.halt()
+	halted := time.Now()
 	waitDelivered(t, c, "load", 40*time.Second)
+	t.Logf("all delivered %s after the last event", time.Since(halted).Round(time.Millisecond))
 	stored := checkStored(t, g, "load", acked)
 	ids := deliveredFiles(t, g, "out")
 	require.Len(t, ids, len(stored), "each stored event is in exactly one file by name")
@@ -56,6 +60,7 @@ func median(d []time.Duration) time.Duration {
 
 // TestAllKilledAtOnce: SIGKILL of all three under load, restart, the same.
 func TestAllKilledAtOnce(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{})
 	c := g.client()
 	_, err := c.PutChannel(context.Background(), "load", channelSpec("load", "", fileEmitter("files", "out", "")), client.PutOptions{})
@@ -85,6 +90,7 @@ func TestAllKilledAtOnce(t *testing.T) {
 
 // TestWithoutQuorumNothingIsAcknowledged: no request gets a 2xx, and each has its answer within its deadline.
 func TestWithoutQuorumNothingIsAcknowledged(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{})
 	_, err := g.client().PutChannel(context.Background(), "quiet", channelSpec("quiet", ""), client.PutOptions{})
 	require.NoError(t, err)
@@ -105,6 +111,7 @@ func TestWithoutQuorumNothingIsAcknowledged(t *testing.T) {
 
 // TestWipedMajorityIsRefused: two of three disks wiped and all restarted must never form a fresh cluster.
 func TestWipedMajorityIsRefused(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{})
 	c := g.client()
 	_, err := c.PutChannel(context.Background(), "kept", channelSpec("kept", ""), client.PutOptions{})
@@ -135,6 +142,7 @@ func TestWipedMajorityIsRefused(t *testing.T) {
 
 // TestKilledSourceResumes: a source killed in mid-file goes on where its committed offset says: no gap, no repeat.
 func TestKilledSourceResumes(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{})
 	c := g.client()
 	_, err := c.PutChannel(context.Background(), "lines", channelSpec("lines", ""), client.PutOptions{})
@@ -168,6 +176,7 @@ func TestKilledSourceResumes(t *testing.T) {
 
 // TestClusterOfOneSurvivesSIGKILL: wal.storage disk takes events, survives, and delivers all.
 func TestClusterOfOneSurvivesSIGKILL(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{nodes: 1, single: true})
 	c := g.client()
 	_, err := c.PutChannel(context.Background(), "one", channelSpec("one", "", fileEmitter("files", "out", "")), client.PutOptions{})
@@ -187,6 +196,7 @@ func TestClusterOfOneSurvivesSIGKILL(t *testing.T) {
 
 // TestFailedDrainExits14AndTheNextStartReplays: a drain that cannot commit what it knows says so and loses nothing.
 func TestFailedDrainExits14AndTheNextStartReplays(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{drain: "3s"})
 	c := g.client()
 	_, err := c.PutChannel(context.Background(), "drained", channelSpec("drained", "", fileEmitter("files", "out", "")), client.PutOptions{})
@@ -223,6 +233,7 @@ func TestFailedDrainExits14AndTheNextStartReplays(t *testing.T) {
 
 // TestCleanStopLeavesItsMarker: SIGTERM drains, hands over leadership, exits 0, and the next start counts as clean.
 func TestCleanStopLeavesItsMarker(t *testing.T) {
+	t.Parallel()
 	g := startGroup(t, options{})
 	c := g.client()
 	_, err := c.PutChannel(context.Background(), "clean", channelSpec("clean", "", fileEmitter("files", "out", "")), client.PutOptions{})
