@@ -125,7 +125,7 @@ func TestExplainShowsDeadLettersAndPoison(t *testing.T) {
 	require.Equal(t, command.OK, s.Report(em, outcome(command.Discarded, 1, s.Now())))
 	d = s.delivery("a")
 	require.Equal(t, "discarded", d.State)
-	s.get("/v1/dlq/" + fsm.DeadLetterID(em.ChannelIndex, em.EmitterIndex, event.Position{Index: r.Index})).problem(404, "not-found")
+	s.get("/v1/dlq/"+fsm.DeadLetterID(em.ChannelIndex, em.EmitterIndex, event.Position{Index: r.Index})).problem(404, "not-found")
 }
 
 func TestExplainSaysWhyNothingHappens(t *testing.T) {

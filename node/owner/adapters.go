@@ -16,7 +16,15 @@ type DeadLetterVolume interface {
 	Append(ctx context.Context, records []dlq.Record) error
 }
 
-// proposer commits an emitter's outcomes. One call is one command.
+// maxOutcomeBytes bounds one command of outcomes. A thousand dead compactions name each position of theirs, and the cluster
+// takes no command that it could not send; it would refuse the same outcomes for ever.
+const maxOutcomeBytes = 1 << 20
+
+// outcomeBytes is at least what an outcome takes in a command.
+func outcomeBytes(o *emit.Outcome) int { return 64 + len(o.Reason) + 15*len(o.Positions) }
+
+// proposer commits an emitter's outcomes, in order, as one command or as few as they fit into. Outcomes are idempotent, so
+// that an error after the first of several commands does no harm: all of them come again.
 type proposer struct {
 	deps Deps
 	info fsm.EmitterInfo
@@ -24,6 +32,23 @@ type proposer struct {
 
 // Propose returns nil once the outcomes are committed, and emit.ErrStaleEpoch when another owner has taken over.
 func (p *proposer) Propose(ctx context.Context, outcomes []emit.Outcome) error {
+	for len(outcomes) > 0 {
+		n, size := 0, 0
+		for n < len(outcomes) {
+			if size += outcomeBytes(&outcomes[n]); n > 0 && size > maxOutcomeBytes {
+				break
+			}
+			n++
+		}
+		if err := p.propose(ctx, outcomes[:n]); err != nil {
+			return err
+		}
+		outcomes = outcomes[n:]
+	}
+	return nil
+}
+
+func (p *proposer) propose(ctx context.Context, outcomes []emit.Outcome) error {
 	cmd := command.Outcomes{
 		ChannelIndex: p.info.ChannelIndex, EmitterIndex: p.info.EmitterIndex, Epoch: p.info.Epoch, Node: p.deps.NodeID,
 		Outcomes: make([]command.Outcome, len(outcomes)),

@@ -48,7 +48,12 @@ type Runners struct {
 	stopping map[place]*runner
 
 	notDrained atomic.Bool
+	// run runs an emitter once; runOnce but in tests.
+	run func(ctx context.Context, info fsm.EmitterInfo) error
 }
+
+// errMoved is why a runner is stopped that is to stop alone, not with the node.
+var errMoved = errors.New("the emitter has another owner, epoch or spec")
 
 // key names one term of ownership: a change of any part of it means a new runner.
 type key struct {
@@ -62,13 +67,15 @@ func (k key) place() place { return place{k.channelIndex, k.emitterIndex} }
 
 type runner struct {
 	info   fsm.EmitterInfo
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	done   chan struct{}
 }
 
 // New makes Runners; Run starts them.
 func New(deps Deps) *Runners {
-	return &Runners{deps: deps, running: make(map[key]*runner), stopping: make(map[place]*runner)}
+	r := &Runners{deps: deps, running: make(map[key]*runner), stopping: make(map[place]*runner)}
+	r.run = r.runOnce
+	return r
 }
 
 // Run keeps the set of runners equal to what the replicated state says until ctx ends, then stops them all and waits:
@@ -102,7 +109,7 @@ func (r *Runners) reconcile(ctx context.Context) {
 			continue
 		}
 		r.deps.Logger.Info("emitter stops here", "channel", run.info.Channel, "emitter", run.info.Emitter, "epoch", run.info.Epoch)
-		run.cancel()
+		run.cancel(errMoved)
 		delete(r.running, k)
 		r.stopping[k.place()] = run
 	}
@@ -110,7 +117,7 @@ func (r *Runners) reconcile(ctx context.Context) {
 		select {
 		case <-run.done:
 			delete(r.stopping, place)
-			if _, ok := r.deps.Machine.Emitter(place.channelIndex, place.emitterIndex); !ok {
+			if !r.named(run.info) {
 				r.deps.Metrics.Forget(run.info.Channel, run.info.Emitter)
 			}
 		default:
@@ -121,6 +128,15 @@ func (r *Runners) reconcile(ctx context.Context) {
 			r.running[k] = r.start(ctx, info, r.stopping[k.place()])
 		}
 	}
+}
+
+// named tells whether there is an emitter by that name, the same or one made anew: its metrics are labelled alike.
+func (r *Runners) named(info fsm.EmitterInfo) bool {
+	ch, ok := r.deps.Machine.Channel(info.Channel)
+	if ok {
+		_, ok = r.deps.Machine.EmitterNamed(ch.Index, info.Emitter)
+	}
+	return ok
 }
 
 func (r *Runners) wanted() map[key]fsm.EmitterInfo {
@@ -136,7 +152,7 @@ func (r *Runners) wanted() map[key]fsm.EmitterInfo {
 
 // start runs the emitter once the one before it, if it still runs, has ended: two must not write the same files.
 func (r *Runners) start(ctx context.Context, info fsm.EmitterInfo, before *runner) *runner {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	run := &runner{info: info, cancel: cancel, done: make(chan struct{})}
 	r.deps.Logger.Info("emitter starts here", "channel", info.Channel, "emitter", info.Emitter, "epoch", info.Epoch)
 	go func() {
@@ -149,19 +165,28 @@ func (r *Runners) start(ctx context.Context, info fsm.EmitterInfo, before *runne
 	return run
 }
 
-// keepRunning runs the emitter until ctx ends. A run that ends by itself (lease lapsed, sink not to be opened, log not
-// readable) is started anew: while the state names this node the emitter is its duty.
+// keepRunning runs the emitter until ctx ends. A run that ends by itself (a sink that cannot be opened, say) is started
+// anew: while the state names this node the emitter is its duty. One that ended since its epoch is over is not: every
+// attempt it made would be one too many. This node has only not applied yet what the leader knows, and will stop it then.
 func (r *Runners) keepRunning(ctx context.Context, info fsm.EmitterInfo) {
+	logger := r.deps.Logger.With("channel", info.Channel, "emitter", info.Emitter, "epoch", info.Epoch)
 	for ctx.Err() == nil {
-		err := r.runOnce(ctx, info)
+		err := r.run(ctx, info)
 		if ctx.Err() != nil {
 			if errors.Is(err, emit.ErrNotDrained) {
-				r.notDrained.Store(true)
-				r.deps.Logger.Warn("emitter not drained", "channel", info.Channel, "emitter", info.Emitter, "error", err)
+				logger.Warn("emitter not drained", "error", err)
+				// Only a node that stops has failed to drain. What a moved emitter could not say its next owner finds pending.
+				if !errors.Is(context.Cause(ctx), errMoved) {
+					r.notDrained.Store(true)
+				}
 			}
 			return
 		}
-		r.deps.Logger.Warn("emitter interrupted", "channel", info.Channel, "emitter", info.Emitter, "epoch", info.Epoch, "error", err)
+		logger.Warn("emitter interrupted", "error", err)
+		if errors.Is(err, emit.ErrStaleEpoch) {
+			<-ctx.Done()
+			return
+		}
 		select {
 		case <-time.After(restartPause):
 		case <-ctx.Done():
@@ -174,7 +199,11 @@ func (r *Runners) runOnce(ctx context.Context, info fsm.EmitterInfo) error {
 	if err != nil {
 		return err
 	}
-	defer sink.Close()
+	defer func() {
+		if err := sink.Close(); err != nil {
+			r.deps.Logger.Warn("sink not closed", "channel", info.Channel, "emitter", info.Emitter, "error", err)
+		}
+	}()
 	return emit.Run(ctx, runConfig(info, r.deps), emit.Deps{
 		Source: &source{
 			machine: r.deps.Machine, reader: r.deps.Reader, channelIndex: info.ChannelIndex, emitterIndex: info.EmitterIndex,
@@ -209,7 +238,7 @@ func pending(m *fsm.Machine, info fsm.EmitterInfo) uint64 {
 // stopAll stops every runner at once, so that the slowest flush bounds the whole and not their sum.
 func (r *Runners) stopAll() {
 	for _, run := range r.running {
-		run.cancel()
+		run.cancel(nil)
 	}
 	for _, run := range r.running {
 		<-run.done

@@ -23,6 +23,8 @@ type Placer struct {
 	Cluster Cluster
 	Members Members
 	Logger  *slog.Logger
+
+	failing bool // owned by Run: the last proposal failed, which is logged once
 }
 
 // Run looks every placementInterval until ctx ends.
@@ -68,7 +70,9 @@ func (p *Placer) propose(ctx context.Context, assignments []emit.Assignment) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if _, err := p.Cluster.Propose(ctx, command.Encode(cmd)); err != nil {
+	_, err := p.Cluster.Propose(ctx, command.Encode(cmd))
+	if err != nil && !p.failing && ctx.Err() == nil {
 		p.Logger.Warn("owners not assigned", "emitters", len(assignments), "error", err)
 	}
+	p.failing = err != nil
 }

@@ -93,6 +93,7 @@ func (s *source) materialize(ctx context.Context, run fsm.Run) (emit.Compaction,
 	}
 	c := emit.Compaction{First: run.First, Last: run.Last}
 	var first, last event.Position
+	reached := uint64(0)
 	applied, _ := s.machine.Applied()
 	begin, failed := at, error(nil)
 	err = s.reader.Walk(ctx, s.channelIndex, at.Index, at.Seq, applied, func(n logread.Numbered) bool {
@@ -105,7 +106,7 @@ func (s *source) materialize(ctx context.Context, run fsm.Run) (emit.Compaction,
 		if n.Seq == run.First {
 			first = n.Position()
 		}
-		last = n.Position()
+		last, reached = n.Position(), n.Seq
 		if !s.machine.Resolved(s.channelIndex, s.emitterIndex, n.Seq) {
 			d, err := delivery(n)
 			if err != nil {
@@ -121,6 +122,9 @@ func (s *source) materialize(ctx context.Context, run fsm.Run) (emit.Compaction,
 	}
 	if err != nil {
 		return c, err
+	}
+	if first.IsZero() || reached != run.Last {
+		return c, fmt.Errorf("the log shows sequence numbers up to %d only", reached) // an id made of this would not be the id (I6)
 	}
 	s.remember(begin)
 	c.ID = s.machine.CompactionID(s.channelIndex, s.emitterIndex, first, last)

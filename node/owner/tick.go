@@ -18,6 +18,8 @@ type Ticker struct {
 	Cluster  Cluster
 	IsLeader func() bool
 	Logger   *slog.Logger
+
+	failing bool // owned by Run: the last proposal failed, which is logged once
 }
 
 // Run looks every tickInterval until ctx ends.
@@ -40,7 +42,9 @@ func (t *Ticker) Run(ctx context.Context) {
 func (t *Ticker) propose(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if _, err := t.Cluster.Propose(ctx, command.Encode(command.Tick{})); err != nil && ctx.Err() == nil {
+	_, err := t.Cluster.Propose(ctx, command.Encode(command.Tick{}))
+	if err != nil && !t.failing && ctx.Err() == nil {
 		t.Logger.Warn("tick not committed", "error", err)
 	}
+	t.failing = err != nil
 }

@@ -8,6 +8,7 @@ package testbed
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -68,7 +69,7 @@ func New(t testing.TB) *Bed {
 
 // NewOnWAL makes a bed on a real log with small segments in a temporary directory.
 func NewOnWAL(t testing.TB) (*Bed, *wal.Log) {
-	l, err := wal.Open(filepath.Join(t.TempDir(), "wal"), wal.Config{SegmentBytes: wal.MinSegmentBytes, CacheBytes: -1})
+	l, err := wal.Open(filepath.Join(t.TempDir(), "wal"), wal.Config{SegmentBytes: wal.MinSegmentBytes, CacheBytes: -1, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	return newBed(t, l), l
