@@ -235,6 +235,18 @@ func TestEachCheckerFindsItsPlantedViolation(t *testing.T) {
 			entries[1].Commands = []oracle.Command{{Put: &put}}
 			in.Logs["n1"], in.Logs["n2"] = &oracle.Log{Node: "n1", Entries: entries}, &oracle.Log{Node: "n2", Entries: entries}
 		}},
+		{"restarted old owner sends", "fencing", "was started after", func(in *Input) {
+			in.Attempts = append(in.Attempts, destination.Attempt{Emitter: "hook", From: "n2", At: 50e9, Compaction: "cw1-1", WebhookID: "hw1-1", Events: []string{"/jepsen/w1 w1-1"}, Kept: true, Status: 200})
+			in.Faults = append(in.Faults, history.Fault{Phase: history.Started, Targets: []string{"n2"}, Wall: 40e9})
+			entries := append([]oracle.Entry(nil), in.Logs["n1"].Entries...)
+			for epoch, node := range []string{"n2", "n1"} {
+				entries = append(entries, oracle.Entry{Index: uint64(17 + epoch), Stamp: int64(1+epoch) * 10e9, Commands: []oracle.Command{{Assign: &oracle.Assign{ChannelIndex: 2, EmitterIndex: 3, Node: node, IfEpoch: uint64(epoch)}}}})
+			}
+			put := *entries[1].Commands[0].Put
+			put.Emitters = []string{"hook"}
+			entries[1].Commands = []oracle.Command{{Put: &put}}
+			in.Logs["n1"], in.Logs["n2"] = &oracle.Log{Node: "n1", Entries: entries}, &oracle.Log{Node: "n2", Entries: entries}
+		}},
 		{"ran on after a failed fsync", "reactions", "runs on", func(in *Input) {
 			in.Faults = append(in.Faults, history.Fault{Phase: history.Violation, Kind: "fsync-fail", Detail: "n1 runs on"})
 		}},

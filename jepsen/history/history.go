@@ -99,6 +99,7 @@ type Fault struct {
 	Kind    string   `json:"kind"`
 	Targets []string `json:"targets,omitempty"`
 	Detail  string   `json:"detail,omitempty"`
+	Wall    int64    `json:"wall,omitempty"` // of a start: unix ns, to compare with the destinations' times
 	Window  int      `json:"window,omitempty"`
 }
 
@@ -109,6 +110,7 @@ const (
 	End       = "end"
 	Error     = "error"
 	Note      = "note"
+	Started   = "started"   // a node's process was started
 	Violation = "violation" // the product reacted in a way it must not, e.g. ran on after a failed fsync
 )
 

@@ -334,6 +334,7 @@ func loseDisk(ctx context.Context, a *Act) error {
 	if err := n.Process.Start(); err != nil {
 		return err
 	}
+	a.started(n)
 	if err := a.Join(ctx, n.ID); err != nil {
 		return fmt.Errorf("join %s: %w", n.ID, err)
 	}

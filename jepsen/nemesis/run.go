@@ -152,12 +152,18 @@ func restart(ctx context.Context, a *Act, n *control.Node) error {
 	if err := a.Cluster.PowerOn(ctx, n); err != nil {
 		return err
 	}
+	a.started(n)
 	early, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if exit, err := n.Process.Wait(early); err == nil {
 		a.log(history.Note, "%s ended again at once with %v", n.ID, exit)
 	}
 	return nil
+}
+
+// started records that a node's process runs anew.
+func (a *Act) started(n *control.Node) {
+	a.Env.Log(history.Fault{T: a.Clock.Now(), Phase: history.Started, ID: a.ID, Kind: a.Kind, Window: a.Window, Targets: []string{n.Host}, Wall: time.Now().UnixNano()})
 }
 
 func each(nodes []*control.Node, f func(*control.Node) error) error {

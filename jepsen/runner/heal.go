@@ -23,6 +23,9 @@ func (r *run) heal(ctx context.Context) error {
 		if n.Process.Running() {
 			_ = n.Process.Signal(syscall.SIGCONT)
 		}
+		if !n.Process.Running() {
+			r.fault(history.Fault{Phase: history.Started, Kind: "heal", Targets: []string{n.Host}, Wall: time.Now().UnixNano()})
+		}
 		errs = append(errs, r.cluster.PowerOn(ctx, n), n.Data.Unfill(), n.DLQ.Unfill())
 	}
 	return errors.Join(errs...)

@@ -190,6 +190,7 @@ func (r *run) revive(ctx context.Context) {
 			if exit, ended := n.Process.LastExit(); ended && exit.Signal == syscall.SIGKILL {
 				r.fault(history.Fault{Phase: history.Confirmed, Kind: "chaos", Targets: []string{n.Host}, Detail: exit.String()})
 				_ = n.Process.Start()
+				r.fault(history.Fault{Phase: history.Started, Kind: "chaos", Targets: []string{n.Host}, Wall: time.Now().UnixNano()})
 			}
 		}
 		pause(ctx, 200*time.Millisecond)
