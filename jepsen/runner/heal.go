@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"penstock/jepsen/control"
+	"penstock/jepsen/history"
 )
 
 // heal undoes whatever may still be broken and starts what does not run.
