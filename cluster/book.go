@@ -11,6 +11,8 @@ import (
 	"sync"
 
 	"github.com/hashicorp/raft"
+
+	"penstock/internal/mutant"
 )
 
 const (
@@ -113,7 +115,7 @@ func (b *book) save() error {
 
 // knows compares what p says of itself with what is known: nil when it may be that node.
 func (k *peerInfo) knows(p peerInfo) error {
-	if !k.Member || k.Directory.IsZero() {
+	if !k.Member || k.Directory.IsZero() || mutant.On(mutant.WipedNodeKeepsID) {
 		return nil
 	}
 	if k.Directory != p.Directory {

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"penstock/internal/mutant"
 )
 
 // pinPatience is how long a transfer may make no progress before it no longer holds the floor.
@@ -52,6 +54,9 @@ func (k *floorKeeper) pin(m *snapMeta) (label, term uint64, p *floorPin, err err
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	label = min(m.StateIndex, max(k.sm.Floor(), 1)-1)
+	if mutant.On(mutant.LabelAtFloor) {
+		label = min(m.StateIndex, k.sm.Floor())
+	}
 	if base, _ := k.log.Base(); label < base {
 		k.logger.Error("the log is cut above the floor", "base", base, "label", label)
 		label = base

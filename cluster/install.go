@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"penstock/internal/chaos"
 )
 
 const (
@@ -86,6 +88,7 @@ func restoreState(sm StateMachine, data io.Reader) error {
 	if applied, _ := sm.Applied(); applied >= index {
 		return nil
 	}
+	chaos.Point("cluster.before_restore")
 	if err := sm.Restore(data); err != nil {
 		return fmt.Errorf("restore the state machine: %w", err)
 	}
@@ -116,6 +119,7 @@ func (s *snapshotStore) installed(marker *installMarker, until uint64) error {
 	if err := syncDir(s.dir); err != nil {
 		return err
 	}
+	chaos.Point("cluster.before_catching_up")
 	next := *marker
 	next.Phase, next.Until = phaseCatchingUp, until
 	if err := writeInstallMarker(s.mu.marks, &next); err != nil {

@@ -22,6 +22,8 @@ func within(t *testing.T, d time.Duration) context.Context {
 func requireSameLog(t *testing.T, a, b *memLog, from uint64) {
 	t.Helper()
 	last, _ := a.LastIndex()
+	// The state machines being equal says nothing of a configuration or a no-op behind the last command.
+	eventually(t, 5*time.Second, func() bool { l, _ := b.LastIndex(); return l >= last }, "the log reaches %d", last)
 	for i := from; i <= last; i++ {
 		var ea, eb raft.Log
 		require.NoError(t, a.GetLog(i, &ea))

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"penstock/internal/chaos"
 )
 
 // snapshotStore implements raft.SnapshotStore over the two newest snapshots.
@@ -250,9 +252,11 @@ func (s *snapshotStore) put(tmp string, m *snapMeta, gen uint64, marker *install
 		s.mu.marker = marker
 		s.mu.gen++
 	}
+	chaos.Point("cluster.before_snapshot_rename")
 	if err := os.Rename(tmp, s.path(m.ID)); err != nil {
 		return fmt.Errorf("rename snapshot: %w", err)
 	}
+	chaos.Point("cluster.before_snapshot_directory_sync")
 	if err := syncDir(s.dir); err != nil {
 		return err
 	}

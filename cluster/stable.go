@@ -7,10 +7,15 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
+
+	"penstock/internal/chaos"
+	"penstock/internal/mutant"
 )
 
 // stableKeys are all Raft ever keeps; they are written when the store is made, so that a missing one is damage from then on.
@@ -27,8 +32,10 @@ var errNotFound = errors.New("not found")
 //	| u32 LE   |           |
 //	+----------+-----------+
 type stableStore struct {
-	bolt  *raftboltdb.BoltStore
-	fatal func(code int, err error)
+	bolt *raftboltdb.BoltStore
+	// volatile stands in for bolt under the planted bug VoteNotPersisted; nil otherwise.
+	volatile *volatileValues
+	fatal    func(code int, err error)
 }
 
 const stableStall = 10 * time.Second
@@ -49,6 +56,9 @@ func openStable(dir string, fresh bool, fatal func(int, error)) (*stableStore, e
 		return nil, &ExitError{Code: ExitDisk, Err: err}
 	}
 	s := &stableStore{bolt: bolt, fatal: fatal}
+	if mutant.On(mutant.VoteNotPersisted) {
+		s.volatile = new(volatileValues)
+	}
 	for _, key := range stableKeys {
 		if _, err := s.read([]byte(key)); err != nil {
 			bolt.Close()
@@ -109,7 +119,15 @@ func unsealValue(key, sealed []byte) ([]byte, error) {
 	return value, nil
 }
 
+// volatileValues are what a store that forgets keeps: a planted bug, in no shipped binary.
+type volatileValues struct{ values sync.Map }
+
 func (s *stableStore) read(key []byte) ([]byte, error) {
+	if s.volatile != nil {
+		if v, ok := s.volatile.values.Load(string(key)); ok {
+			return v.([]byte), nil
+		}
+	}
 	sealed, err := s.bolt.Get(key)
 	if errors.Is(err, raftboltdb.ErrKeyNotFound) {
 		return nil, errNotFound
@@ -142,6 +160,11 @@ func isStableKey(key []byte) bool {
 
 // Set implements raft.StableStore: durable when it returns.
 func (s *stableStore) Set(key, value []byte) error {
+	if s.volatile != nil {
+		s.volatile.values.Store(string(key), slices.Clone(value))
+		return nil
+	}
+	chaos.Point("cluster.before_vote")
 	watch := time.AfterFunc(stableStall, func() {
 		s.fatal(ExitDisk, fmt.Errorf("write %s to the stable store: no answer from the disk in %s", key, stableStall))
 	})

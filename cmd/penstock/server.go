@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock/internal/chaos"
 	"penstock/node"
 	"penstock/node/config"
 )
@@ -79,6 +80,11 @@ func (a *app) serve(ctx context.Context, file string, overrides map[string]strin
 	for _, w := range cfg.Warnings() {
 		logger.Warn("configuration", "warning", w)
 	}
+	settings, err := chaos.FromEnv(a.getenv)
+	if err != nil {
+		return usageError{err}
+	}
+	defer chaos.Start(settings, logger)()
 	ctx, hurry, stop := untilSignalled(ctx)
 	defer stop()
 	return node.Run(ctx, cfg, node.Options{Logger: logger, Stdout: a.stdout, Hurry: hurry})
