@@ -40,8 +40,7 @@ func TestRefusingDestinationSlowsNoOther(t *testing.T) {
 	rate := func() float64 {
 		before, start := good.count(), time.Now()
 		for n := 0; time.Since(start) < seconds; n++ {
-			_, err := c.Send(ctx, "both", batch("r", sent, 20), batchType, client.SendOptions{})
-			require.NoError(t, err)
+			sendByID(t, c, "both", batch("r", sent, 20))
 			sent += 20
 			for good.count() < before+20*n && time.Since(start) < 2*seconds {
 				time.Sleep(time.Millisecond)

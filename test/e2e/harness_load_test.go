@@ -291,3 +291,12 @@ func atLeastAccepted(c *client.Client, channel string, n uint64) error {
 	}
 	return nil
 }
+
+// sendByID sends a batch until it is acknowledged, by the same ids: what a producer does when a leader changes under it.
+func sendByID(t *testing.T, c *client.Client, channel string, body []byte) {
+	t.Helper()
+	eventually(t, 20*time.Second, "an ack", func() error {
+		_, err := c.Send(context.Background(), channel, body, batchType, client.SendOptions{})
+		return err
+	})
+}
