@@ -1,7 +1,6 @@
 package emit
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -16,15 +15,17 @@ type attemptDone struct {
 	err        error // the payload could not be read again
 	gone       bool  // the source no longer has it pending
 	notMade    bool  // no lease, or told to stop before it began
+	made       bool
 	cutOff     bool
 }
 
 func (r *runner) atMostOnce() bool { return r.cfg.Semantics == spec.AtMostOnce }
 
 // startAttempts fills the free slots. A held emitter, one without the lease and one that stops start nothing.
-func (r *runner) startAttempts() {
-	for !r.held && !r.leaseLost && !r.stop.stopping && !r.lettersFull() {
-		w := r.sched.pick()
+func (r *runner) startAttempts(now time.Time) {
+	r.gateAt = time.Time{}
+	for !r.held && !r.leaseLost && !r.stop.stopping && !r.lettersFull() && r.sched.ready() {
+		w := r.admitNext(now)
 		if w == nil {
 			return
 		}
@@ -36,6 +37,34 @@ func (r *runner) startAttempts() {
 		}
 		r.launch(w)
 	}
+}
+
+// admitNext takes the next work that the gate lets in, nil when it lets in none: then gateAt says when to ask again. While the
+// breaker is open both kinds may ask, since each has its own probe.
+func (r *runner) admitNext(now time.Time) *work {
+	kinds := [...]bool{r.sched.next(), false}
+	if r.gate.Open() {
+		kinds = [...]bool{false, true}
+	}
+	for i, retry := range kinds {
+		if !r.sched.waits(retry) || (i == 1 && kinds[0] == retry) {
+			continue
+		}
+		ok, again := r.gate.Enter(now, retry)
+		if ok {
+			return r.sched.pick(retry)
+		}
+		if again.IsZero() && r.sched.inFlight == 0 {
+			again = now.Add(gatePoll) // others keep it busy, and leave it unseen
+		}
+		if !again.IsZero() && (r.gateAt.IsZero() || again.Before(r.gateAt)) {
+			r.gateAt = again
+		}
+		if !r.gate.Open() {
+			return nil
+		}
+	}
+	return nil
 }
 
 // launch makes one attempt on its own goroutine; w holds a slot.
@@ -54,7 +83,7 @@ func (r *runner) launch(w *work) {
 		default:
 			c := Compaction{ID: id, First: first, Last: last, Deliveries: d.deliveries}
 			began := time.Now()
-			d.res = r.deps.Sink.Deliver(r.attemptCtx, &c)
+			d.res, d.made = r.deps.Sink.Deliver(r.attemptCtx, &c), true
 			d.took = time.Since(began)
 			d.cutOff = !d.res.OK && r.attemptCtx.Err() != nil
 		}
@@ -64,8 +93,9 @@ func (r *runner) launch(w *work) {
 
 func (r *runner) onAttempt(d attemptDone) {
 	w := d.w
-	r.sched.release(w)
 	now := time.Now()
+	r.gate.Leave(now, d.res, d.made && !d.cutOff, w.retry)
+	r.sched.release(w)
 	if d.gone {
 		r.finish(w)
 		return
@@ -137,29 +167,19 @@ func (r *runner) onFailed(w *work, d attemptDone) {
 	}
 	cause := r.spent(w, res.Class)
 	if cause == "" || r.parks(w) {
-		r.retryLater(w, res.RetryAfter, cause != "")
+		r.retryLater(w, res.Class, res.RetryAfter)
 		r.report(w, Failed, []Outcome{out})
 		return
 	}
 	r.giveUp(w, Dead, res.Class, cause, out)
 }
 
-// spent says why a delivery is to be given up, "" while it is not. It is asked only after a failed attempt of this Run, so
-// nothing is given up on the word of an earlier owner alone.
+// spent says why a delivery is to be given up, "" while it is not. Nothing is given up on the word of an earlier owner alone.
 func (r *runner) spent(w *work, class Class) string {
-	retry := r.cfg.Emitter.Retry
-	ttl := time.Duration(retry.TTL)
-	switch {
-	case !w.failedHere:
+	if !w.failedHere {
 		return ""
-	case class == ClassPermanent:
-		return "the destination refused it for good"
-	case retry.MaxAttempts > 0 && int64(w.attempts) >= int64(retry.MaxAttempts):
-		return fmt.Sprintf("retry.max_attempts %d used up", retry.MaxAttempts)
-	case ttl > 0 && w.lastFailed.Sub(w.firstFailed) >= ttl:
-		return fmt.Sprintf("retry.ttl %s used up after %d attempts", ttl, w.attempts)
 	}
-	return ""
+	return Spent(r.cfg.Emitter.Retry, w.tried(class))
 }
 
 // parks tells whether a lane waits for its head instead of letting it become a dead letter. Poison never parks: waiting could
@@ -173,25 +193,15 @@ func (r *runner) unpark(w *work) {
 	}
 }
 
-// retryLater sets the time of the next attempt. The last one is made when the ttl ends rather than a whole backoff after it.
-// A parked work goes on at the slowest pace for as long as it takes.
-func (r *runner) retryLater(w *work, asked time.Duration, parked bool) {
-	retry := r.cfg.Emitter.Retry
-	attempt := int(min(w.attempts, 1<<30))
-	wait := retryDelay(retry, w.seed, attempt, asked)
-	if parked {
-		if !w.parked {
-			w.parked = true
-			r.parked++
-		}
-		wait = max(wait, Backoff(retry, w.seed, 1<<30))
-	} else if ttl := time.Duration(retry.TTL); ttl > 0 && asked <= 0 {
-		left := ttl - w.lastFailed.Sub(w.firstFailed)
-		lo, _ := backoffBounds(retry)
-		wait = min(wait, max(left, lo))
+// retryLater sets the time of the next attempt.
+func (r *runner) retryLater(w *work, class Class, asked time.Duration) {
+	next := Next(r.cfg.Emitter.Retry, w.seed, w.tried(class), r.parks(w), asked)
+	if next.Parked && !w.parked {
+		w.parked = true
+		r.parked++
 	}
 	now := time.Now()
-	w.due = now.Add(wait)
+	w.due = now.Add(next.At.Sub(w.lastFailed))
 	r.sched.add(w, now)
 	r.shed(w)
 }

@@ -47,6 +47,7 @@ type Deps struct {
 	DeadLetters DeadLetters
 	Lease       Lease
 	Sink        Sink
+	Gate        *Gate        // nil: one of its own; share it with the Replayer of the emitter
 	Metrics     *Metrics     // nil: none
 	Logger      *slog.Logger // nil: none
 }

@@ -38,6 +38,7 @@ func (r *runner) beginStop(now time.Time) {
 	kept := r.outbox[:0]
 	for _, rep := range r.outbox {
 		if rep.kind == Attempted {
+			r.gate.Leave(now, Result{}, false, rep.w.retry)
 			r.sched.release(rep.w)
 			continue
 		}

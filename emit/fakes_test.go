@@ -224,11 +224,15 @@ func config() Config {
 // start runs the emitter; the returned func ends it and gives its error.
 func (w *world) start(cfg Config) (stop func() error) { return w.startWith(cfg, w) }
 
-func (w *world) startWith(cfg Config, s Sink) (stop func() error) {
+func (w *world) startGate(cfg Config, g *Gate) (stop func() error) { return w.startDeps(cfg, w, g) }
+
+func (w *world) startWith(cfg Config, s Sink) (stop func() error) { return w.startDeps(cfg, s, nil) }
+
+func (w *world) startDeps(cfg Config, s Sink, g *Gate) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Run(ctx, cfg, Deps{Source: w, Proposer: w, DeadLetters: w, Lease: w, Sink: s})
+		ended <- Run(ctx, cfg, Deps{Source: w, Proposer: w, DeadLetters: w, Lease: w, Sink: s, Gate: g})
 	}()
 	return func() error {
 		cancel()

@@ -48,6 +48,9 @@ func (l *lanes) leave(w *work) (free []*work) {
 	return free
 }
 
+// binds tells whether the deliveries stand in any lane.
+func (l *lanes) binds(deliveries []Delivery) bool { return len(l.keysOf(deliveries)) > 0 }
+
 func (l *lanes) keysOf(deliveries []Delivery) []uint64 {
 	switch l.order {
 	case spec.OrderTotal:

@@ -16,6 +16,8 @@ type Metrics struct {
 	waiting   *prometheus.GaugeVec
 	held      *prometheus.GaugeVec
 	parked    *prometheus.GaugeVec
+	breaker   *prometheus.GaugeVec
+	replays   *prometheus.CounterVec
 	proposals *prometheus.CounterVec
 }
 
@@ -43,12 +45,17 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		waiting:  gauge("penstock_emit_retries_waiting", "Compactions that wait for their next attempt."),
 		held:     gauge("penstock_emit_held", "1 while the emitter is held because dead letters cannot be written."),
 		parked:   gauge("penstock_emit_parked", "Compactions past their budget that stay at the head of their lane (on_key_failure: park)."),
+		breaker:  gauge("penstock_emit_breaker_open", "1 while the breaker is open: the destination is only probed."),
+		replays: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "penstock_emit_replays_total",
+			Help: "Replays of dead letters whose outcome is committed, by how they went: delivered, failed.",
+		}, []string{"channel", "emitter", "outcome"}),
 		proposals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "penstock_emit_proposals_total", Help: "Batches of outcomes proposed, by result: committed, failed.",
 		}, []string{"channel", "emitter", "outcome"}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.attempts, m.outcomes, m.seconds, m.lag, m.inFlight, m.waiting, m.held, m.parked, m.proposals)
+		reg.MustRegister(m.attempts, m.outcomes, m.seconds, m.lag, m.inFlight, m.waiting, m.held, m.parked, m.breaker, m.replays, m.proposals)
 	}
 	return m
 }
@@ -59,13 +66,14 @@ func (m *Metrics) Forget(channel, emitter string) {
 	m.attempts.DeletePartialMatch(labels)
 	m.outcomes.DeletePartialMatch(labels)
 	m.proposals.DeletePartialMatch(labels)
+	m.replays.DeletePartialMatch(labels)
 	m.seconds.DeletePartialMatch(labels)
 	m.forgetGauges(channel, emitter)
 }
 
 // forgetGauges drops what only an owner can tell: a former owner would show stale figures.
 func (m *Metrics) forgetGauges(channel, emitter string) {
-	for _, g := range []*prometheus.GaugeVec{m.lag, m.inFlight, m.waiting, m.held, m.parked} {
+	for _, g := range []*prometheus.GaugeVec{m.lag, m.inFlight, m.waiting, m.held, m.parked, m.breaker} {
 		g.DeleteLabelValues(channel, emitter)
 	}
 }
@@ -96,15 +104,12 @@ func (m *meter) proposed(result string) {
 	m.m.proposals.WithLabelValues(m.channel, m.emitter, result).Inc()
 }
 
-func (m *meter) gauges(inFlight, waiting, parked int, held bool) {
+func (m *meter) gauges(inFlight, waiting, parked int, held, open bool) {
 	m.m.inFlight.WithLabelValues(m.channel, m.emitter).Set(float64(inFlight))
 	m.m.waiting.WithLabelValues(m.channel, m.emitter).Set(float64(waiting))
 	m.m.parked.WithLabelValues(m.channel, m.emitter).Set(float64(parked))
-	h := 0.0
-	if held {
-		h = 1
-	}
-	m.m.held.WithLabelValues(m.channel, m.emitter).Set(h)
+	m.m.held.WithLabelValues(m.channel, m.emitter).Set(flag(held))
+	m.m.breaker.WithLabelValues(m.channel, m.emitter).Set(flag(open))
 }
 
 func (m *meter) lag(pending uint64) {
@@ -112,3 +117,10 @@ func (m *meter) lag(pending uint64) {
 }
 
 func (m *meter) stop() { m.m.forgetGauges(m.channel, m.emitter) }
+
+func flag(on bool) float64 {
+	if on {
+		return 1
+	}
+	return 0
+}

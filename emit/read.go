@@ -88,8 +88,8 @@ func (r *runner) admit(c Compaction) {
 	w.firstFailed, w.lastFailed = c.Prior.FirstFailed, c.Prior.LastFailed
 	now := time.Now()
 	if w.attempts > 0 {
-		// The schedule goes on where the last owner stood. A clock that moved cannot make it wait longer than its backoff.
-		wait := Backoff(r.cfg.Emitter.Retry, w.seed, int(w.attempts))
+		// The schedule goes on where the last owner stood. A clock that moved cannot make it wait longer than it would have.
+		wait := Next(r.cfg.Emitter.Retry, w.seed, w.tried(c.Prior.Class), r.lanes.binds(good) && r.cfg.OnKeyFailure == "park", 0).At.Sub(w.lastFailed)
 		w.due = now.Add(min(wait, wait-r.cfg.Now().Sub(w.lastFailed)))
 	}
 	if r.lanes.enter(w) {

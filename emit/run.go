@@ -68,6 +68,9 @@ type runner struct {
 
 	lanes *lanes
 	sched schedule
+	gate  *Gate
+	// gateAt is when the gate is asked again; zero when an end will tell, or nothing is stopped by it.
+	gateAt time.Time
 
 	// outcomes
 	outbox      []report
@@ -104,6 +107,10 @@ func newRunner(ctx context.Context, cfg Config, deps Deps) *runner {
 		written:  make(chan error, 1),
 		lanes:    newLanes(cfg.Order),
 		sched:    schedule{slots: cfg.Emitter.Concurrency},
+		gate:     deps.Gate,
+	}
+	if r.gate == nil {
+		r.gate = NewGate(cfg.Emitter, Seed(cfg.ChannelIndex, cfg.EmitterIndex, 0))
 	}
 	detached := context.WithoutCancel(ctx)
 	r.readCtx, r.stopReading = context.WithCancel(ctx)
@@ -125,7 +132,7 @@ func (r *runner) loop(ctx context.Context) error {
 			r.readMore(now)
 		}
 		r.sched.ripen(now)
-		r.startAttempts()
+		r.startAttempts(now)
 		r.flushLetters(now)
 		r.flushOutcomes(now)
 		r.showGauges(now)
@@ -200,6 +207,9 @@ func (r *runner) untilNext(now time.Time) time.Duration {
 	if r.readAt.After(now) {
 		sooner(r.readAt)
 	}
+	if !r.gateAt.IsZero() {
+		sooner(r.gateAt)
+	}
 	if r.stop.stopping {
 		sooner(r.stop.next(now))
 	}
@@ -212,7 +222,8 @@ func (r *runner) showGauges(now time.Time) {
 		return
 	}
 	r.lagAt = now.Add(time.Second)
-	r.meter.gauges(r.sched.inFlight, len(r.sched.waiting), r.parked, r.held)
+	_, open := r.gate.Limit()
+	r.meter.gauges(r.sched.inFlight, len(r.sched.waiting), r.parked, r.held, open)
 	if r.cfg.Pending != nil {
 		r.meter.lag(r.cfg.Pending())
 	}

@@ -36,27 +36,37 @@ func (s *schedule) ripen(now time.Time) {
 	}
 }
 
-// pick takes the next work to start, nil when none is due or no slot is free.
+// ready tells whether a slot is free and a work waits for it.
+func (s *schedule) ready() bool { return s.inFlight < s.slots && s.first.len()+s.again.len() > 0 }
+
+// next tells whether the next work to start is a retry.
 //
 // While both kinds wait they take turns, and retries hold at most half of the slots: first attempts are never stuck behind
 // retries that hang, and retries are never starved.
-func (s *schedule) pick() *work {
-	if s.inFlight >= s.slots {
-		return nil
-	}
-	retry := s.again.len() > 0
+func (s *schedule) next() (retry bool) {
+	retry = s.again.len() > 0
 	if retry && s.first.len() > 0 {
 		retry = s.retriesInFlight < max(1, s.slots/2) && !s.lastPickWasRetry
 	}
+	return retry
+}
+
+// waits tells whether a work of that kind may be started.
+func (s *schedule) waits(retry bool) bool {
+	if retry {
+		return s.again.len() > 0
+	}
+	return s.first.len() > 0
+}
+
+// pick takes a work of that kind and gives it a slot.
+func (s *schedule) pick(retry bool) *work {
 	var w *work
-	switch {
-	case retry:
+	if retry {
 		w = s.again.pop()
 		s.retriesInFlight++
-	case s.first.len() > 0:
+	} else {
 		w = s.first.pop()
-	default:
-		return nil
 	}
 	s.inFlight++
 	s.lastPickWasRetry = retry

@@ -35,6 +35,10 @@ type work struct {
 	done bool
 }
 
+func (w *work) tried(class Class) Tried {
+	return Tried{Attempts: w.attempts, FirstFailed: w.firstFailed, LastFailed: w.lastFailed, Class: class}
+}
+
 // historyKept bounds the attempts that are remembered for a dead letter.
 const historyKept = 8
 
