@@ -88,14 +88,19 @@ func open(cfg config.Config, opts Options) (n *Node, err error) {
 func startError(part string, err error) error {
 	err = fmt.Errorf("open %s: %w", part, err)
 	var coded *cluster.ExitError
-	switch {
-	case errors.As(err, &coded):
+	if errors.As(err, &coded) {
 		return &ExitError{Code: coded.Code, Err: err}
-	case errors.Is(err, wal.ErrTooNew):
-		return &ExitError{Code: ExitTooNew, Err: err}
+	}
+	for _, too := range tooNew {
+		if errors.Is(err, too) {
+			return &ExitError{Code: ExitTooNew, Err: err}
+		}
 	}
 	return err
 }
+
+// tooNew is what each part says of files of a later version.
+var tooNew = []error{wal.ErrTooNew, checkpoint.ErrTooNew, dlq.ErrTooNew, cluster.ErrTooNew}
 
 func (n *Node) fatalDisk(err error) { n.opts.Fatal(ExitDiskFault, err) }
 
@@ -168,6 +173,7 @@ func (n *Node) openRunners() {
 		Lease: leaseOf(n.cluster), Dead: n.volume,
 		Sinks:   emit.SinkDeps{DataDir: n.cfg.Node.DataDir, NodeID: n.cfg.Node.ID, Stdout: n.opts.Stdout},
 		Metrics: emit.NewMetrics(n.registry), Logger: n.log,
+		Grace: emitterGrace(time.Duration(n.cfg.Drain)), Flush: emitterFlush(time.Duration(n.cfg.Drain)),
 	})
 }
 
@@ -242,8 +248,17 @@ func (n *Node) checkpoints(ctx context.Context) {
 	}
 }
 
-// close closes what is open, last opened first, with a checkpoint once nothing is applied any more.
+// close closes what is open, last opened first, and gives the directory up.
 func (n *Node) close() error {
+	err := n.closeParts()
+	if n.lock != nil {
+		err = errors.Join(err, n.lock.Unlock())
+	}
+	return err
+}
+
+// closeParts closes all but the lock, with a checkpoint once nothing is applied any more. The directory stays this node's.
+func (n *Node) closeParts() error {
 	var errs []error
 	if n.cluster != nil {
 		errs = append(errs, n.cluster.Close())
@@ -255,9 +270,6 @@ func (n *Node) close() error {
 		if c != nil {
 			errs = append(errs, c.Close())
 		}
-	}
-	if n.lock != nil {
-		errs = append(errs, n.lock.Unlock())
 	}
 	return errors.Join(errs...)
 }
@@ -272,6 +284,3 @@ func closer[T any, P interface {
 	}
 	return p
 }
-
-// closeUndrained closes after a failure to serve: no marker is left.
-func (n *Node) closeUndrained() error { return n.close() }

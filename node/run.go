@@ -21,7 +21,7 @@ type Options struct {
 	Stdout io.Writer
 	// Ready is called once, when the node is ready for the first time.
 	Ready func(Info)
-	// Hurry, when closed, cuts short what a drain waits for: uploads under way and unanswered requests.
+	// Hurry, when closed, cuts short what a drain waits for: uploads at once, everything else within hurryLimit.
 	Hurry <-chan struct{}
 	// Fatal ends the process on a fault after which nothing may be answered (I11). nil: os.Exit.
 	Fatal func(code int, err error)
@@ -64,20 +64,25 @@ func (o Options) withDefaults(cfg config.Config) Options {
 	return o
 }
 
-// run serves until ctx ends or the listener fails.
+// run listens and serves.
 func (n *Node) run(ctx context.Context) error {
 	listener, err := net.Listen("tcp", n.cfg.Node.HTTP)
 	if err != nil {
-		return errors.Join(fmt.Errorf("node.http: %w", err), n.closeUndrained())
+		return errors.Join(fmt.Errorf("node.http: %w", err), n.close())
 	}
 	stopDebug, err := n.startDebug()
 	if err != nil {
-		return errors.Join(err, listener.Close(), n.closeUndrained())
+		return errors.Join(err, listener.Close(), n.close())
 	}
 	defer stopDebug()
+	return n.serve(ctx, listener)
+}
+
+// serve serves until ctx ends or the listener fails. Either way what was accepted is drained.
+func (n *Node) serve(ctx context.Context, listener net.Listener) error {
 	server := n.server()
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- server.Serve(limitConnections(listener, maxConnections, crowdedConnections)) }()
 	background, stop := context.WithCancel(context.Background())
 	defer stop()
 	done := n.startLoops(background)
@@ -87,21 +92,22 @@ func (n *Node) run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case err := <-served:
-		stop()
-		<-done
-		return errors.Join(fmt.Errorf("serve HTTP: %w", err), n.closeUndrained())
+		return errors.Join(fmt.Errorf("serve HTTP: %w", err), n.drain(server, stop, done))
 	}
 	return n.drain(server, stop, done)
 }
 
 func (n *Node) server() *http.Server {
 	return &http.Server{
-		Handler:           n.api,
+		Handler:           refuseCrowded(n.api),
+		ConnContext:       connContext,
 		ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout:       2 * time.Minute,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
+		// Bodies have their own, nearer deadlines. These two are for what has none: a client that does not read its answer.
+		ReadTimeout:    n.api.Longest(),
+		WriteTimeout:   n.api.Longest(),
+		IdleTimeout:    2 * time.Minute,
+		MaxHeaderBytes: 64 << 10,
+		ErrorLog:       slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
 	}
 }
 

@@ -44,6 +44,13 @@ func (a *admission) shrink(held, needed int64) int64 {
 	return needed
 }
 
+// load is what is under way.
+func (a *admission) load() (requests int, bytes int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.mu.requests, a.mu.bytes
+}
+
 func (a *admission) leave(bytes int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -79,11 +79,16 @@ type API struct {
 	handler http.Handler
 }
 
+// Longest is the most that reading a request and answering it may take: that of a tail that waits. A server may give up on
+// a connection behind it.
+func (a *API) Longest() time.Duration { return a.cfg.Timeout + maxTailWait + maxTailWrite }
+
 // New makes the surface.
 func New(cfg Config, deps Deps) *API {
+	admit := newAdmission(cfg.InFlight, cfg.InFlightBytes)
 	a := &API{
-		cfg: cfg, deps: deps, admit: newAdmission(cfg.InFlight, cfg.InFlightBytes),
-		pages: make(slots, maxPages), scans: make(slots, maxScans), metrics: newMetrics(deps.Metrics),
+		cfg: cfg, deps: deps, admit: admit, pages: make(slots, maxPages), scans: make(slots, maxScans),
+		metrics: newMetrics(deps.Metrics, admit),
 	}
 	a.drain.init()
 	a.handler = a.routes()

@@ -15,7 +15,7 @@ type metrics struct {
 	events   *prometheus.CounterVec
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+func newMetrics(reg prometheus.Registerer, admit *admission) *metrics {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "penstock_node_requests_total", Help: "HTTP requests by route and status code.",
@@ -31,7 +31,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	for _, r := range []string{"accepted", "duplicate", "poisoned", "rejected", "unknown"} {
 		m.events.WithLabelValues(r)
 	}
-	reg.MustRegister(m.requests, m.seconds, m.events)
+	reg.MustRegister(m.requests, m.seconds, m.events,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "penstock_node_in_flight_requests", Help: "Ingest requests under way.",
+		}, func() float64 { requests, _ := admit.load(); return float64(requests) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "penstock_node_in_flight_bytes", Help: "What admission counts for the bodies of ingest requests under way.",
+		}, func() float64 { _, bytes := admit.load(); return float64(bytes) }))
 	return m
 }
 

@@ -85,6 +85,12 @@ func (p *problem) write(w http.ResponseWriter) {
 	_ = json.NewEncoder(w).Encode(p)
 }
 
+// RefuseConnection answers a request that came on a connection too many, and ends the connection.
+func RefuseConnection(w http.ResponseWriter) {
+	w.Header().Set("Connection", "close")
+	newProblem(http.StatusTooManyRequests, kindOverloaded, "overloaded", "too many connections are open").notCommitted().write(w)
+}
+
 func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")

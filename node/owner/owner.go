@@ -27,7 +27,7 @@ type Cluster interface {
 	Now() time.Time
 }
 
-// Deps are the parts an owner works with. All are required.
+// Deps are the parts an owner works with. All but the durations are required.
 type Deps struct {
 	NodeID  string
 	Machine *fsm.Machine
@@ -38,6 +38,9 @@ type Deps struct {
 	Sinks   emit.SinkDeps
 	Metrics *emit.Metrics
 	Logger  *slog.Logger
+	// Grace is how long attempts in flight may go on once an emitter is to stop, Flush how long its known outcomes may then
+	// take to be committed; 0 is emit's default.
+	Grace, Flush time.Duration
 }
 
 // Runners runs one emit.Run for each emitter this node owns.
@@ -221,7 +224,7 @@ func runConfig(info fsm.EmitterInfo, deps Deps) emit.Config {
 	return emit.Config{
 		Channel: info.Channel, ChannelIndex: info.ChannelIndex, EmitterIndex: info.EmitterIndex, Epoch: info.Epoch,
 		Emitter: info.Spec, Semantics: info.Semantics, Order: info.Order, OnKeyFailure: info.OnKeyFailure,
-		Node: deps.NodeID, Now: deps.Cluster.Now,
+		Node: deps.NodeID, Now: deps.Cluster.Now, Grace: deps.Grace, Drain: deps.Flush,
 		Pending: func() uint64 { return pending(deps.Machine, info) },
 	}
 }
