@@ -235,7 +235,7 @@ func TestEachCheckerFindsItsPlantedViolation(t *testing.T) {
 			entries[1].Commands = []oracle.Command{{Put: &put}}
 			in.Logs["n1"], in.Logs["n2"] = &oracle.Log{Node: "n1", Entries: entries}, &oracle.Log{Node: "n2", Entries: entries}
 		}},
-		{"restarted old owner sends", "fencing", "was started after", func(in *Input) {
+		{"restarted old owner sends", "fencing", "began to send", func(in *Input) {
 			in.Attempts = append(in.Attempts, destination.Attempt{Emitter: "hook", From: "n2", At: 50e9, Compaction: "cw1-1", WebhookID: "hw1-1", Events: []string{"/jepsen/w1 w1-1"}, Kept: true, Status: 200})
 			in.Faults = append(in.Faults, history.Fault{Phase: history.Started, Targets: []string{"n2"}, Wall: 40e9})
 			entries := append([]oracle.Entry(nil), in.Logs["n1"].Entries...)

@@ -16,8 +16,8 @@ const lingering = int64(6e9)
 // skew is how far the stamps of the log may be from the clock of the destinations.
 const skew = int64(2e9)
 
-// checkFencing: once the log gave an emitter to another node, the old owner's attempts end; and a process that was started
-// after that, which can have had nothing under way, sends none at all under the ownership that had ended. (It compares the stamps of the
+// checkFencing: once the log gave an emitter to another node, the old owner's attempts end; and a process that had not sent
+// for the emitter since its start, so that nothing can have been under way, does not begin to. (It compares the stamps of the
 // log with the times at the destinations; harness, nodes and destinations share one clock.)
 func checkFencing(in Input, _ *facts) *Result {
 	r := newResult("fencing")
@@ -30,6 +30,10 @@ func checkFencing(in Input, _ *facts) *Result {
 		if f.Phase == history.Started && len(f.Targets) == 1 {
 			starts[f.Targets[0]] = append(starts[f.Targets[0]], f.Wall)
 		}
+	}
+	sent := map[string][]int64{} // emitter and node -> when it sent
+	for _, a := range in.Attempts {
+		sent[a.Emitter+" "+a.From] = append(sent[a.Emitter+" "+a.From], a.At)
 	}
 	late := map[string]int64{} // emitter, node, ownership -> first attempt that came too late
 	for _, a := range in.Attempts {
@@ -46,9 +50,12 @@ func checkFencing(in Input, _ *facts) *Result {
 			continue // it is the next owner, and the clocks differ a little
 		}
 		r.Numbers["by an old owner"]++
-		if slices.ContainsFunc(starts[a.From], func(s int64) bool { return owner.Since+skew/4 < s && s <= a.At }) {
+		began := latest(starts[a.From], a.At)
+		underWay := slices.ContainsFunc(sent[a.Emitter+" "+a.From], func(t int64) bool { return began <= t && t <= owner.Since })
+		if began > 0 && !underWay && a.At-owner.Since > skew/4 {
 			r.Numbers["by a restarted old owner"]++
-			r.fail("%s was started after the log had given %s to %s, and yet sent for it (%v)", a.From, a.Emitter, owner.Node, a.Events[:min(1, len(a.Events))])
+			r.fail("%s began to send for %s %.1fs after its restart, %.1fs after the log had given it to %s (%v)", a.From, a.Emitter,
+				float64(a.At-began)/1e9, float64(a.At-owner.Since)/1e9, owner.Node, a.Events[:min(1, len(a.Events))])
 		}
 		name := fmt.Sprint(a.Emitter, a.From, at)
 		if _, ok := late[name]; !ok {
@@ -59,6 +66,17 @@ func checkFencing(in Input, _ *facts) *Result {
 		}
 	}
 	return r
+}
+
+// latest is the last of the times up to a moment, 0 when there is none.
+func latest(times []int64, upTo int64) int64 {
+	var found int64
+	for _, t := range times {
+		if t <= upTo {
+			found = max(found, t)
+		}
+	}
+	return found
 }
 
 // ownership is the place in terms of the one in force at a time, -1 when there was none yet.
