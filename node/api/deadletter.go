@@ -48,15 +48,14 @@ func (a *API) listDeadLetters(w http.ResponseWriter, r *http.Request) {
 		badRequest(fmt.Sprintf("state %.32q: want dead or poison", state)).write(w)
 		return
 	}
-	out, truncated := []deadLetterAnswer{}, false
-	for _, d := range a.deps.Machine.DeadLetters(q.Get("channel"), q.Get("emitter"), state) {
-		if len(out) == maxDeadLetters {
-			truncated = true
-			break
-		}
+	page, _, more := a.deps.Machine.DeadLetterPage(fsm.LetterQuery{
+		Channel: q.Get("channel"), Emitter: q.Get("emitter"), State: state, Limit: maxDeadLetters,
+	})
+	out := []deadLetterAnswer{}
+	for _, d := range page {
 		out = append(out, deadLetterOf(d))
 	}
-	writeJSON(w, map[string]any{"dead_letters": out, "truncated": truncated})
+	writeJSON(w, map[string]any{"dead_letters": out, "truncated": more})
 }
 
 func (a *API) getDeadLetter(w http.ResponseWriter, r *http.Request) {
@@ -66,11 +65,9 @@ func (a *API) getDeadLetter(w http.ResponseWriter, r *http.Request) {
 		prob.write(w)
 		return
 	}
-	for _, d := range a.deps.Machine.DeadLetters("", "", "") {
-		if d.ID == r.PathValue("id") {
-			writeJSON(w, deadLetterOf(d))
-			return
-		}
+	if l := a.deps.Machine.FindLetter(r.PathValue("id")); l.Open {
+		writeJSON(w, deadLetterOf(l.Letter))
+		return
 	}
 	newProblem(http.StatusNotFound, kindNotFound, "no such dead letter", "it is unknown, or was resolved").write(w)
 }

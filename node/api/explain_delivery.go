@@ -114,30 +114,34 @@ func (a *API) explainPending(ctx context.Context, f found, em fsm.EmitterInfo, d
 	}
 }
 
-// explainRetry says when the owner tries again. It is what the owner reckons with, but for two things that only the owner
-// knows: a Retry-After of the destination, and whether slots are free.
+// explainRetry says when the owner tries again, reckoned as the owner does. Only the owner knows what may put it off: a
+// Retry-After of the destination, an open breaker, and whether slots are free.
 func (a *API) explainRetry(f found, em fsm.EmitterInfo, run fsm.Run, r fsm.RetryInfo, d *deliveryExplained) {
-	retry, seed := em.Spec.Retry, emit.Seed(em.ChannelIndex, em.EmitterIndex, run.First)
-	wait := emit.Backoff(retry, seed, int(min(r.Attempts, 1<<30)))
-	ttl, since := time.Duration(retry.TTL), time.Duration(r.LastFailed-r.FirstFailed)
-	spent := r.Class == command.ClassPermanent || retry.MaxAttempts > 0 && int64(r.Attempts) >= int64(retry.MaxAttempts) || ttl > 0 && since >= ttl
+	tried := emit.Tried{
+		Attempts: r.Attempts, FirstFailed: time.Unix(0, r.FirstFailed), LastFailed: time.Unix(0, r.LastFailed), Class: emit.Class(r.Class),
+	}
+	// Of a run of several events any may have a key, so such a run is taken for bound to a lane.
 	bound := em.Order == spec.OrderTotal || em.Order == spec.OrderKey && (f.event.OrderKey() != "" || run.First != run.Last)
+	next := emit.Next(em.Spec.Retry, emit.Seed(em.ChannelIndex, em.EmitterIndex, run.First), tried, bound && em.OnKeyFailure == "park", 0)
+	d.NextAttempt = next.At.UTC().Format(time.RFC3339Nano)
+	ttl := time.Duration(em.Spec.Retry.TTL)
 	switch {
-	case spent && bound && em.OnKeyFailure == "park":
-		wait = max(wait, emit.Backoff(retry, seed, 1<<30))
-		d.Next = fmt.Sprintf("%s tries again at the slowest pace for as long as it takes: its key is parked, and what follows waits", em.Owner)
+	case next.Parked:
+		d.Next = fmt.Sprintf("%s tries again at the slowest pace for as long as it takes: its key is parked (%s), and what follows waits", em.Owner, next.Spent)
+	case next.Spent != "":
+		d.Next = fmt.Sprintf("%s tries once more, then gives it up: %s", em.Owner, next.Spent)
 	default:
 		d.Next = em.Owner + " tries again"
-		if ttl > 0 {
-			// The last attempt is made when the ttl ends rather than a whole backoff after it.
-			wait = min(wait, max(ttl-since, time.Duration(retry.Backoff.Min)))
-			d.Next += "; given up after " + time.Unix(0, r.FirstFailed).Add(ttl).UTC().Format(time.RFC3339)
+		if next.Last {
+			d.Next += " for the last time"
 		}
-		if retry.MaxAttempts > 0 {
+		if ttl > 0 {
+			d.Next += "; given up after " + tried.FirstFailed.Add(ttl).UTC().Format(time.RFC3339)
+		}
+		if retry := em.Spec.Retry; retry.MaxAttempts > 0 {
 			d.Next += fmt.Sprintf("; given up after %d attempts", retry.MaxAttempts)
 		}
 	}
-	d.NextAttempt = time.Unix(0, r.LastFailed).Add(wait).UTC().Format(time.RFC3339Nano)
 }
 
 // explainResolved finds outcomes in the log, in one pass from the event on: once a delivery is resolved the state machine

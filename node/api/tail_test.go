@@ -80,7 +80,7 @@ func TestPagesOfAnySizeShowEveryEventOnce(t *testing.T) {
 func TestAPageEndsWithinItsBytes(t *testing.T) {
 	s := newSurface(t)
 	s.Put(orders())
-	const events, size = 30, 700_000 // 21 MB in all, as base64 a third more
+	const events, size = 14, 700_000 // 10 MB in all, as base64 a third more
 	for i := range events {
 		e := testbed.Event(fmt.Sprint(i))
 		e.DataKind, e.Data = event.DataBinary, []byte(strings.Repeat("\x00", size))
