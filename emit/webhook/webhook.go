@@ -11,9 +11,9 @@
 //
 // It promises: in binary mode the body is the event's data byte for byte; the signature covers exactly the bytes sent; a
 // redirect is never followed, so nothing is sent to another host; a 2xx status line is success, whatever becomes of the body
-// after it; reasons never hold the URL or a secret. Connections, descriptors and memory are bounded per sink: at most one
-// connection per attempt in flight, an answer is read to 64 KiB and kept to 1 KiB. Names are resolved again at least once a
-// minute and after each failure to connect.
+// after it; with deny_private nothing is sent to an address that is not public, however it is spelled; reasons never hold the
+// URL or a secret. Connections, descriptors and memory are bounded per sink: at most one connection per attempt in flight, an
+// answer is read to 64 KiB and kept to 1 KiB. Names are resolved again at least once a minute and after each failure to connect.
 //
 // It does not retry, and follows no proxy settings of the environment.
 package webhook
@@ -86,7 +86,7 @@ func New(cfg Config) (*Sink, error) {
 	s := &Sink{
 		url: cfg.Webhook.URL, headers: cfg.Webhook.Headers, secrets: cfg.Webhook.Secrets,
 		timeout: time.Duration(cfg.Webhook.Timeout), classes: classes, resolve: cfg.Resolve,
-		transport: newTransport(cfg.Concurrency, cfg.TLS),
+		transport: newTransport(cfg),
 	}
 	if s.timeout <= 0 {
 		s.timeout = defaultWithin
@@ -102,14 +102,18 @@ func New(cfg Config) (*Sink, error) {
 	return s, nil
 }
 
-func newTransport(concurrency int, tlsConfig *tls.Config) *http.Transport {
+func newTransport(cfg Config) *http.Transport {
+	concurrency := cfg.Concurrency
 	if concurrency <= 0 {
 		concurrency = 16
 	}
 	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}
+	if cfg.Webhook.DenyPrivate {
+		dialer.Control = denyPrivate
+	}
 	return &http.Transport{
 		DialContext:            dialer.DialContext,
-		TLSClientConfig:        tlsConfig,
+		TLSClientConfig:        cfg.TLS,
 		TLSHandshakeTimeout:    10 * time.Second,
 		MaxConnsPerHost:        concurrency,
 		MaxIdleConns:           concurrency,

@@ -111,6 +111,9 @@ type Webhook struct {
 	Secrets []string          `json:"secrets,omitempty" yaml:"secrets"`
 	Timeout Duration          `json:"timeout" yaml:"timeout"`
 	Headers map[string]string `json:"headers,omitempty" yaml:"headers"`
+	// DenyPrivate refuses connections to addresses that are not of the public internet, whatever the URL says. Off by
+	// default: inside a private network the destinations have private addresses.
+	DenyPrivate bool `json:"deny_private,omitempty" yaml:"deny_private"`
 }
 
 // File writes one NDJSON file per compaction under Directory (relative to the owner's data directory unless absolute).
