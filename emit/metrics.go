@@ -30,7 +30,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "penstock_emit_attempts_total",
-			Help: "Attempts by how they went: delivered, transient, permanent, auth, poison, or cut_off (costs no attempt).",
+			Help: "Attempts by how they went: delivered, transient, permanent, auth, poison, cut_off (costs no attempt); of replays " +
+				"replay_delivered, replay_failed.",
 		}, []string{"channel", "emitter", "outcome"}),
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "penstock_emit_deliveries_total",
@@ -98,6 +99,10 @@ func (m *meter) attempt(outcome string, took time.Duration) {
 
 func (m *meter) resolved(kind OutcomeKind, deliveries int) {
 	m.m.outcomes.WithLabelValues(m.channel, m.emitter, kind.String()).Add(float64(deliveries))
+}
+
+func (m *meter) replayed(outcome string) {
+	m.m.replays.WithLabelValues(m.channel, m.emitter, outcome).Inc()
 }
 
 func (m *meter) proposed(result string) {

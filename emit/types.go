@@ -49,6 +49,7 @@ const (
 
 var outcomeNames = [...]string{
 	Delivered: "delivered", Failed: "failed", Dead: "dead", Poison: "poison", Lost: "lost", Attempted: "attempted",
+	Replayed: "replayed", ReplayFailed: "replay-failed",
 }
 
 // String gives the name used in metrics and logs.
@@ -60,7 +61,7 @@ func (k OutcomeKind) String() string {
 }
 
 // Final tells whether the deliveries are resolved by an outcome of this kind.
-func (k OutcomeKind) Final() bool { return k != Failed && k != Attempted }
+func (k OutcomeKind) Final() bool { return k != Failed && k != Attempted && k != ReplayFailed }
 
 // Outcome is what a Run reports through the log about the channel sequence numbers First..Last.
 //
