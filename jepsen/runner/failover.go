@@ -157,6 +157,9 @@ func (r *run) probe(ctx context.Context, start time.Time, dead string) time.Dura
 
 // steady writes as fast as the cluster takes it and counts changes of term.
 func (r *run) steady(ctx context.Context, m *Measured, d time.Duration) {
+	for r.obs.leader() == "" && ctx.Err() == nil { // the first election is none of the false ones
+		pause(ctx, observeEvery)
+	}
 	before := r.term()
 	bounded, cancel := context.WithTimeout(ctx, d)
 	defer cancel()

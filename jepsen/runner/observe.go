@@ -81,13 +81,14 @@ func (o *observer) leader() string {
 	return best.Node
 }
 
-// highest is the highest commit index seen so far.
+// highest is the highest applied index any node has shown so far. (Not the commit index: the state machine's applied index
+// does not count the entries Raft makes for itself, so an idle cluster never shows the two equal after an election.)
 func (o *observer) highest() uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var top uint64
 	for _, obs := range o.newest {
-		top = max(top, obs.Commit)
+		top = max(top, obs.Applied)
 	}
 	return top
 }
