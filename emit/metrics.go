@@ -113,8 +113,8 @@ func (m *meter) gauges(inFlight, waiting, parked int, held, open bool) {
 	m.m.inFlight.WithLabelValues(m.channel, m.emitter).Set(float64(inFlight))
 	m.m.waiting.WithLabelValues(m.channel, m.emitter).Set(float64(waiting))
 	m.m.parked.WithLabelValues(m.channel, m.emitter).Set(float64(parked))
-	m.m.held.WithLabelValues(m.channel, m.emitter).Set(flag(held))
-	m.m.breaker.WithLabelValues(m.channel, m.emitter).Set(flag(open))
+	m.m.held.WithLabelValues(m.channel, m.emitter).Set(asFloat(held))
+	m.m.breaker.WithLabelValues(m.channel, m.emitter).Set(asFloat(open))
 }
 
 func (m *meter) lag(pending uint64) {
@@ -123,7 +123,7 @@ func (m *meter) lag(pending uint64) {
 
 func (m *meter) stop() { m.m.forgetGauges(m.channel, m.emitter) }
 
-func flag(on bool) float64 {
+func asFloat(on bool) float64 {
 	if on {
 		return 1
 	}
