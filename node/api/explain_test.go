@@ -293,6 +293,7 @@ func TestAScanNumbersEventsWhereverTheLogBegins(t *testing.T) {
 	require.True(t, ok)
 	require.Less(t, point.Index, first, "the log begins between two points")
 	require.Equal(t, "pending", s.delivery("y").State)
+	require.Equal(t, "delivered", s.delivery("x").State)
 }
 
 func TestAScanEndsWithItsDeadline(t *testing.T) {
