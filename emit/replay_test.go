@@ -337,6 +337,7 @@ func TestScheduledReplayStopsAtMaxRetriesAndSparesADestinationThatFails(t *testi
 			}
 		})
 		time.Sleep(24 * time.Hour)
+		synctest.Wait()
 		for _, l := range g.letters[:39] {
 			require.Equal(t, g.maxRetries, l.Redeliveries, l.ID)
 		}
