@@ -10,7 +10,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 UNIT = $(shell $(GO) list ./... | grep -v '^penstock/test/')
 E2E  = ./test/...
 
-.PHONY: build test unit e2e check fmt vet deps demo bench soak jepsen image clean
+.PHONY: build test unit e2e check fmt vet deps rules demo bench soak jepsen image clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/penstock ./cmd/penstock
@@ -31,7 +31,15 @@ vet:
 unit: deps
 	CGO_ENABLED=1 $(GO) test -race -timeout 10m $(UNIT)
 
-e2e: build
+# Prometheus's checker of rules, out of Debian's package, without installing the service.
+bin/promtool:
+	@mkdir -p bin/deb && cd bin/deb && apt-get update -q >/dev/null && apt-get download -q prometheus >/dev/null 2>&1 && \
+		dpkg -x prometheus_*.deb . && mv usr/bin/promtool ../promtool && cd .. && rm -rf deb
+
+rules: bin/promtool
+	PROMTOOL=$(CURDIR)/bin/promtool $(GO) test -count=1 ./test/rules
+
+e2e: build bin/promtool
 	PENSTOCK_BINARY=$(CURDIR)/bin/penstock $(GO) test -parallel 3 -timeout 15m $(E2E)
 
 check: fmt vet
