@@ -39,10 +39,10 @@ func hunts() map[mutant.Name]hunt {
 		mutant.SkipDirFsync:         {[]string{"power-all"}, 60 * time.Second, rolling},
 		mutant.TruncateAtBadCRC:     {[]string{"flip-pair"}, 60 * time.Second, nil},
 		mutant.DedupNotInSnapshot:   {[]string{"lost-disk"}, 60 * time.Second, trimmed},
-		mutant.OutcomeBeforeDLQSync: {[]string{"dest-fail", "power-all"}, 60 * time.Second, nil},
+		mutant.OutcomeBeforeDLQSync: {[]string{"dest-refuse", "power-all"}, 60 * time.Second, nil},
 		mutant.EmitOldEpoch:         {[]string{"pause", "partition"}, 60 * time.Second, nil},
 		mutant.LabelAtFloor:         {[]string{"lost-disk"}, 60 * time.Second, trimmed},
-		mutant.NoBaseRecord:         {[]string{"lost-disk", "kill"}, 60 * time.Second, trimmed},
+		mutant.NoBaseRecord:         {[]string{"lost-disk", "kill"}, 120 * time.Second, trimmed},
 		mutant.WipedNodeKeepsID:     {[]string{"lost-disk"}, 60 * time.Second, nil},
 		mutant.VoteNotPersisted:     {[]string{"kill", "kill-all", "partition"}, 60 * time.Second, nil},
 	}
@@ -83,7 +83,11 @@ func mutantsCommand() *cobra.Command {
 				if _, have := done[name]; have || i%of != mine || cmd.Context().Err() != nil || (len(only) > 0 && !inList(only, string(name))) {
 					continue
 				}
-				done[name] = chase(cmd, o, name)
+				c := chase(cmd, o, name)
+				if cmd.Context().Err() != nil {
+					return cmd.Context().Err() // an interrupted hunt has no result
+				}
+				done[name] = c
 				if err := saveState(state, done); err != nil {
 					return err
 				}

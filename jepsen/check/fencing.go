@@ -13,6 +13,9 @@ import (
 // when its lease ended, and those a paused process had decided on before the pause, arrive at once when it resumes.
 const lingering = int64(6e9)
 
+// burst is how many of them there may be: what a process can have under way at once (16 by default), with room.
+const burst = 48
+
 // skew is how far the stamps of the log may be from the clock of the destinations.
 const skew = int64(2e9)
 
@@ -35,6 +38,7 @@ func checkFencing(in Input, _ *facts) *Result {
 	for _, a := range in.Attempts {
 		sent[a.Emitter+" "+a.From] = append(sent[a.Emitter+" "+a.From], a.At)
 	}
+	count := map[string]int{}
 	late := map[string]int64{} // emitter, node, ownership -> first attempt that came too late
 	for _, a := range in.Attempts {
 		at := ownership(owners[a.Emitter], a.At)
@@ -60,6 +64,9 @@ func checkFencing(in Input, _ *facts) *Result {
 		name := fmt.Sprint(a.Emitter, a.From, at)
 		if _, ok := late[name]; !ok {
 			late[name] = a.At
+		}
+		if count[name]++; count[name] == burst+1 {
+			r.fail("%s sent more than %d times for %s, which the log had given to %s", a.From, burst, a.Emitter, owner.Node)
 		}
 		if a.At-late[name] > lingering {
 			r.fail("%s went on for %.1fs to send for %s, which the log had given to %s", a.From, float64(a.At-late[name])/1e9, a.Emitter, owner.Node)
