@@ -50,7 +50,8 @@ func TestFixtureOfVersion1DecodesForEver(t *testing.T) {
 	}
 }
 
-func TestRecordHasTheFieldsOfTheContract(t *testing.T) { // L14, K7; L17: a dead letter without reason and audit data
+// TestL17DeadLetterWithoutReasonAndAuditData: the record has the fields of the contract (L14, K7).
+func TestL17DeadLetterWithoutReasonAndAuditData(t *testing.T) {
 	var m map[string]any
 	require.NoError(t, json.Unmarshal([]byte(lineOf(t, record(1))), &m))
 	for _, field := range []string{

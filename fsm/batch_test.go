@@ -179,3 +179,24 @@ func TestB10DuplicatesAreKnownAfterRestartAndSnapshotInstall(t *testing.T) {
 	check(installed)
 	check(r.m)
 }
+
+// TestL17DedupPerProducer: the key is (source, id) within the channel, whoever sends it and through whatever node, session or
+// batch; another source's ids are its own.
+func TestL17DedupPerProducer(t *testing.T) {
+	r := newRig(t)
+	r.put(channelOf("c"))
+	require.EqualValues(t, 1, r.send("c", "k1").Accepted)
+	c, _ := r.m.Channel("c")
+	again := batchOf(t, c.Index, c.Version, &event.Offset{Source: "another producer", Partition: "p"}, "k1")
+	res, err := command.DecodeBatchResult(r.apply(again)[0])
+	require.NoError(t, err)
+	require.EqualValues(t, 1, res.Duplicates)
+	r.term++ // another leader
+	require.EqualValues(t, 1, r.send("c", "k1").Duplicates)
+	events := []event.Event{{ID: "k1", Source: "/other", Type: "t", DataKind: event.DataJSON, Data: []byte("1")}}
+	body, err := event.EncodeBatch(nil, event.BatchHeader{ChannelIndex: c.Index, SpecVersion: c.Version}, event.HashKey{1}, events, make([]bool, 1))
+	require.NoError(t, err)
+	res, err = command.DecodeBatchResult(r.apply(command.Batch{Body: body})[0])
+	require.NoError(t, err)
+	require.EqualValues(t, 1, res.Accepted, "source and id together name an event")
+}
