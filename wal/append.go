@@ -23,6 +23,9 @@ func (l *Log) StoreLogs(logs []*raft.Log) error {
 		return err
 	}
 	defer l.end()
+	if err := l.whole(); err != nil {
+		return err
+	}
 	// Only the turn's holder changes last, so it is read without mu.
 	for i, e := range logs {
 		if want := l.mu.last + 1 + uint64(i); e.Index != want {
@@ -32,6 +35,11 @@ func (l *Log) StoreLogs(logs []*raft.Log) error {
 			return err
 		}
 	}
+	return l.store(logs)
+}
+
+// store writes entries that were checked. The turn must be held.
+func (l *Log) store(logs []*raft.Log) error {
 	for len(logs) > 0 {
 		tail := l.tail()
 		n, blocks := l.fit(tail, logs)

@@ -115,11 +115,13 @@ func readTag(sec []byte, gen, sector uint32) (tag, sectorState) {
 //	       +--------+------+------+--------+----------------+
 //	      16                24             28       30       32
 //	       +----------------+--------------+--------+--------+
-//	       | first index    | batch blocks | first  | 0      |
+//	       | first index    | batch blocks | first  | records|
 //	       | of the batch   |              | record |        |
 //	       +----------------+--------------+--------+--------+
 //
-// The CRC covers the other 4092 bytes of the block, tags included; generation
+// records counts those of the batch, 0 when they are more than 65535 (or the
+// block was written before the field was): so one good block says which
+// indexes a damaged batch held. The CRC covers the other 4092 bytes of the block, tags included; generation
 // and batch start are in the tags. used counts the record bytes in this block
 // (4000 in all but the last of a batch); first record is the place among them
 // where the first record that starts here does, so that a reader can take up
@@ -130,6 +132,7 @@ type blockHeader struct {
 	batchBlocks uint32
 	used        uint16
 	firstRecord uint16
+	records     uint16
 }
 
 // sealBlock writes header, tags and CRC around record bytes already in place.
@@ -141,7 +144,7 @@ func sealBlock(raw []byte, h blockHeader, t tag, block uint32) {
 	le.PutUint64(raw[16:], h.firstIndex)
 	le.PutUint32(raw[24:], h.batchBlocks)
 	le.PutUint16(raw[28:], h.firstRecord)
-	le.PutUint16(raw[30:], 0)
+	le.PutUint16(raw[30:], h.records)
 	putTags(raw, t, block)
 	le.PutUint32(raw[0:], crcOf(raw[4:blockSize]))
 }
@@ -175,6 +178,7 @@ func openBlock(raw []byte, segment uint64, t tag, block uint32) (blockHeader, bo
 		firstIndex:  le.Uint64(raw[16:]),
 		batchBlocks: le.Uint32(raw[24:]),
 		firstRecord: le.Uint16(raw[28:]),
+		records:     le.Uint16(raw[30:]),
 	}
 	ok := h.segment == segment && h.used > 0 && h.used <= blockData && h.batchBlocks > 0
 	return h, ok

@@ -44,6 +44,10 @@ type Config struct {
 	// hardly ever makes a new file); negative means none. One is prepared ahead
 	// in any case.
 	Spares int
+	// AllowDamage lets Open succeed on a log with damage that can be repaired:
+	// Log.Damage tells it, the entries in it answer with a *DamageError, and
+	// while the newest segment is damaged nothing can be appended. See Repair.
+	AllowDamage bool
 	// Logger, default slog.Default().
 	Logger *slog.Logger
 	// Registerer takes the metrics penstock_wal_*, nil for none.

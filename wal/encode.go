@@ -1,6 +1,7 @@
 package wal
 
 import (
+	"math"
 	"unsafe"
 
 	"github.com/hashicorp/raft"
@@ -16,6 +17,7 @@ type encoder struct {
 	offsets []uint32
 	firsts  []uint16 // of each block: where the first record in it starts
 	header  [recordHeaderSize]byte
+	holes   map[uint64]recordHeader // only in a repair: what is written for entries that stay lost
 }
 
 // entryBytes is how many record bytes an entry takes.
@@ -55,6 +57,10 @@ func (e *encoder) encode(seg *segmentHeader, start uint32, logs []*raft.Log) (ra
 	e.offsets = append(e.offsets, uint32(base+pos))
 	zeroFrom(raw, pos)
 	t := tag{gen: seg.gen, start: uint16(start)}
+	records := uint16(0)
+	if len(logs) <= math.MaxUint16 {
+		records = uint16(len(logs))
+	}
 	for b := range n {
 		h := blockHeader{
 			segment:     seg.number,
@@ -62,6 +68,7 @@ func (e *encoder) encode(seg *segmentHeader, start uint32, logs []*raft.Log) (ra
 			batchBlocks: n,
 			used:        uint16(min(blockData, total-int(b)*blockData)),
 			firstRecord: firsts[b],
+			records:     records,
 		}
 		sealBlock(raw[int(b)*blockSize:][:blockSize], h, t, start+b)
 	}
@@ -71,6 +78,9 @@ func (e *encoder) encode(seg *segmentHeader, start uint32, logs []*raft.Log) (ra
 // appendRecord writes one record at pos and returns the position behind it.
 func (e *encoder) appendRecord(raw []byte, pos int, l *raft.Log) int {
 	h := headerOf(l)
+	if hole, ok := e.holes[l.Index]; ok {
+		h = hole
+	}
 	h.encode(&e.header)
 	scatter(raw, pos, e.header[:])
 	scatter(raw, pos+recordHeaderSize, l.Data)

@@ -22,6 +22,8 @@ var (
 	ErrNotContiguous = errors.New("wal: entries are not contiguous with the log")
 	// ErrBelowFloor refuses to delete entries that are still needed (I3).
 	ErrBelowFloor = errors.New("wal: range reaches below the floor")
+	// ErrMismatch refuses a repair that is not what was lost.
+	ErrMismatch = errors.New("wal: not the entry that was lost")
 	// ErrTooLarge refuses an entry above MaxEntryBytes.
 	ErrTooLarge = errors.New("wal: entry too large")
 )
@@ -41,6 +43,7 @@ const (
 	DamageBehind   DamageKind = "behind-mark"     // the log ends before what was known durable
 	DamageMark     DamageKind = "mark"            // the mark file is missing or bad
 	DamageConflict DamageKind = "conflict"        // two segments contradict each other
+	DamageHole     DamageKind = "hole"            // an entry was lost before and is not repaired yet
 )
 
 // DamageError says that bytes which must be there are not, or are wrong.

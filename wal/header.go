@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 const (
@@ -14,6 +15,8 @@ const (
 
 	segmentPrefix = "wal-"
 	sparePrefix   = "spare-"
+	repairPrefix  = "repair-"
+	lostPrefix    = "quarantine-"
 	segmentSuffix = ".seg"
 	tmpSuffix     = ".tmp"
 )
@@ -29,7 +32,14 @@ const (
 	kindRecover  segmentKind = 3 // behind a torn tail
 	kindTruncate segmentKind = 4 // a suffix, or everything, was removed
 	kindReset    segmentKind = 5 // a new base
+	kindRepair   segmentKind = 6 // written again in place of a damaged one
+	kindCut      segmentKind = 7 // damage was cut off: what it makes dead is kept apart
+	kindReplace  segmentKind = 8 // a new base over damage: likewise
 )
+
+// quarantines says that what the segment makes dead may be damaged, and is
+// kept for people to look at, not removed.
+func (k segmentKind) quarantines() bool { return k == kindCut || k == kindReplace }
 
 func (k segmentKind) String() string {
 	switch k {
@@ -43,6 +53,12 @@ func (k segmentKind) String() string {
 		return "truncate"
 	case kindReset:
 		return "reset"
+	case kindRepair:
+		return "repair"
+	case kindCut:
+		return "cut"
+	case kindReplace:
+		return "replace"
 	}
 	return "kind " + strconv.Itoa(int(k))
 }
@@ -66,6 +82,11 @@ func (k segmentKind) String() string {
 //	       |                 | number, 0 none  | gener- | block    | unix ns |
 //	       |                 |                 | ation  |          |         |
 //	       +-----------------+-----------------+--------+----------+---------+
+//	      80                88                96                104      108   112
+//	       +-----------------+-----------------+-----------------+--------+-----+
+//	       | prev's start    | prev's term of  | prev's prev     | its    | its |
+//	       |                 | start-1         |                 | gen.   | end |
+//	       +-----------------+-----------------+-----------------+--------+-----+
 //
 // and zeros, and the eight tags with batch start 0. The first CRC lets a newer
 // version be told from a damaged version field; the first 16 bytes keep their
@@ -75,7 +96,13 @@ func (k segmentKind) String() string {
 // The segment holds entries from start on; entries at or above start in older
 // segments are dead. (start-1, term) is the base of the log once nothing older
 // is left. prev is the segment that holds start-1, and prev end its end mark:
-// the block where it ended when this one was opened.
+// the block where it ended when this one was opened. Bytes 80 to 112 repeat
+// what prev's own header says, so that it can be lost without losing more
+// (prev's start 0: not known).
+//
+// A segment of kind repair stands in for a damaged one under the same number
+// and generation; its batches are laid out anew and fill the file, so that
+// prev end of the next segment does not hold for it.
 type segmentHeader struct {
 	kind     segmentKind
 	number   uint64
@@ -87,6 +114,44 @@ type segmentHeader struct {
 	prevGen  uint32
 	prevEnd  uint32
 	created  int64
+	prevCopy headerCopy
+}
+
+// headerCopy is what makes a lost header of a known number and generation
+// whole again.
+type headerCopy struct {
+	start    uint64 // 0: there is no copy
+	prevTerm uint64
+	prev     uint64
+	prevGen  uint32
+	prevEnd  uint32
+}
+
+func (h *segmentHeader) copy() headerCopy {
+	return headerCopy{start: h.start, prevTerm: h.prevTerm, prev: h.prev, prevGen: h.prevGen, prevEnd: h.prevEnd}
+}
+
+func (c *headerCopy) encode(raw []byte) {
+	le.PutUint64(raw[0:], c.start)
+	le.PutUint64(raw[8:], c.prevTerm)
+	le.PutUint64(raw[16:], c.prev)
+	le.PutUint32(raw[24:], c.prevGen)
+	le.PutUint32(raw[28:], c.prevEnd)
+}
+
+func (c *headerCopy) decode(raw []byte) {
+	*c = headerCopy{
+		start: le.Uint64(raw[0:]), prevTerm: le.Uint64(raw[8:]), prev: le.Uint64(raw[16:]),
+		prevGen: le.Uint32(raw[24:]), prevEnd: le.Uint32(raw[28:]),
+	}
+}
+
+// header is the header of a segment of which nothing but the copy is left.
+func (c *headerCopy) header(number uint64, gen, blocks uint32) segmentHeader {
+	return segmentHeader{
+		number: number, gen: gen, blocks: blocks,
+		start: c.start, prevTerm: c.prevTerm, prev: c.prev, prevGen: c.prevGen, prevEnd: c.prevEnd,
+	}
 }
 
 func (h *segmentHeader) encode(raw []byte) {
@@ -104,6 +169,7 @@ func (h *segmentHeader) encode(raw []byte) {
 	le.PutUint32(raw[64:], h.prevGen)
 	le.PutUint32(raw[68:], h.prevEnd)
 	le.PutUint64(raw[72:], uint64(h.created))
+	h.prevCopy.encode(raw[80:])
 	putTags(raw, tag{gen: h.gen}, 0)
 	le.PutUint32(raw[16:], crcOf(raw[20:blockSize]))
 }
@@ -146,6 +212,7 @@ func (h *segmentHeader) decode(raw []byte) error {
 		prevEnd:  le.Uint32(raw[68:]),
 		created:  int64(le.Uint64(raw[72:])),
 	}
+	h.prevCopy.decode(raw[80:])
 	for s := range uint32(sectorsPerBlock) {
 		if t, state := readTag(raw[s*sectorSize:], h.gen, s); state != sectorCurrent || t.start != 0 {
 			return fmt.Errorf("header sector %d has a wrong tag", s)
@@ -163,6 +230,15 @@ func segmentName(number uint64) string {
 
 func spareName(number uint64) string {
 	return fmt.Sprintf("%s%020d%s", sparePrefix, number, segmentSuffix)
+}
+
+func repairName(number uint64) string {
+	return fmt.Sprintf("%s%020d%s", repairPrefix, number, segmentSuffix)
+}
+
+// quarantineName is unique: a segment can be damaged, repaired, and damaged again.
+func quarantineName(number uint64, at time.Time) string {
+	return fmt.Sprintf("%s%020d-%d%s", lostPrefix, number, at.UnixNano(), segmentSuffix)
 }
 
 // parseName reads the number out of a segment's or spare's file name.

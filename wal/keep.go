@@ -93,10 +93,17 @@ func (l *Log) markNow(take bool) (doomed []*segment, err error) {
 	defer l.markMu.Unlock()
 	l.dirty.Store(false)
 	l.mu.Lock()
+	if l.mu.stuck != nil {
+		l.mu.Unlock()
+		return nil, nil // the mark on disk knows better what must be here
+	}
 	tail := l.mu.segs[len(l.mu.segs)-1]
 	m := mark{
 		first: l.mu.segs[0].number, newest: tail.number, gen: tail.gen, end: tail.end,
-		lastIndex: l.mu.last, lastTerm: l.mu.lastTerm,
+		lastIndex: l.mu.last, lastTerm: l.mu.lastTerm, head: tail.copy(),
+	}
+	if l.mu.owed > m.lastIndex {
+		m.lastIndex, m.lastTerm = l.mu.owed, l.mu.owedTerm
 	}
 	if take {
 		doomed, l.mu.doomed = l.mu.doomed, nil

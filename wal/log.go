@@ -51,6 +51,8 @@ type Log struct {
 		gen    uint32 // highest generation ever used
 		number uint64 // highest segment number ever used
 		rolled bool   // the mark does not name the tail yet
+		// pending are entries given to Repair whose segment lacks others still.
+		pending map[uint64]*raft.Log
 	}
 
 	markMu sync.Mutex
@@ -70,6 +72,15 @@ type Log struct {
 		allowed  uint64 // highest index that Raft let go
 		cache    tailCache
 		doomed   []*segment // out of the chain; their files go behind the next mark
+		// owed is how far the log once reached, when damage was cut off below
+		// it: the mark goes on saying so until the log is as long again.
+		owed, owedTerm uint64
+		// stuck is why nothing can be appended: the newest segment is damaged.
+		stuck *DamageError
+		// openEnd: entries may be lost from last+1 on, nobody knows how many.
+		openEnd *Damage
+		// loose is damage of files that are in no chain.
+		loose []Damage
 	}
 }
 
@@ -89,6 +100,8 @@ type Recovery struct {
 	MarkIndex   uint64        // last index of the durable mark found
 	MarkTerm    uint64        //
 	MarkDoubt   error         // one of the mark's two slots was bad
+	Damaged     []Damage      // as Damage when the log was opened; only with AllowDamage
+	Short       bool          // damage was cut off (now or before) and the log is not as long again as MarkIndex: the node is in doubt
 	Duration    time.Duration //
 }
 
@@ -169,6 +182,10 @@ func (l *Log) GetLog(index uint64, out *raft.Log) error {
 		return nil
 	}
 	seg := l.findLocked(index)
+	if d := seg.damagedAt(index); d != nil {
+		l.mu.RUnlock()
+		return d.damageError(index)
+	}
 	pos, end := seg.span(index)
 	seg.file.acquire()
 	l.mu.RUnlock()

@@ -15,7 +15,9 @@ const (
 	markName  = "mark"
 	markMagic = "PENSTMRK"
 	markUsed  = 96
-	markSlots = 2
+
+	markEndByte = 136
+	markSlots   = 2
 )
 
 // mark is the durable mark: what is known to be on disk, so that a log which
@@ -39,11 +41,20 @@ const (
 //	       | gener-  | end     | last index      | last term       | unix ns | 0     |
 //	       | ation   | block   |                 |                 |         |       |
 //	       +---------+---------+-----------------+-----------------+---------+-------+
+//	      96       100    104                112               120               128      132     136
+//	       +--------+------+-----------------+-----------------+-----------------+--------+-------+
+//	       | CRC of | 0    | newest's start  | newest's term   | newest's prev   | its    | its   |
+//	       | 100-136|      |                 | of start-1      |                 | gen.   | end   |
+//	       +--------+------+-----------------+-----------------+-----------------+--------+-------+
+//
+// The last row repeats the header of the newest segment, as each header does
+// for the segment before it; all zero in marks from before it was written.
 //
 // Segments below first were dropped on purpose; every segment of the chain
 // from first on must be there. The newest segment holds good batches up to
-// end, the last of them ending with (last index, last term). Newest 0: none
-// was ever made.
+// end, the last of them ending with (last index, last term). Last index is
+// above the log's end after damage was cut off: so much was here once, and the
+// node that has it not is in doubt. Newest 0: none was ever made.
 type mark struct {
 	seq       uint64
 	first     uint64
@@ -53,6 +64,7 @@ type mark struct {
 	lastIndex uint64
 	lastTerm  uint64
 	at        int64
+	head      headerCopy
 }
 
 func (m *mark) encode(raw []byte) {
@@ -69,6 +81,10 @@ func (m *mark) encode(raw []byte) {
 	le.PutUint64(raw[64:], m.lastTerm)
 	le.PutUint64(raw[72:], uint64(m.at))
 	le.PutUint32(raw[16:], crcOf(raw[20:markUsed]))
+	if m.head.start > 0 {
+		m.head.encode(raw[markUsed+8:])
+		le.PutUint32(raw[markUsed:], crcOf(raw[markUsed+4:markEndByte]))
+	}
 }
 
 func (m *mark) decode(raw []byte) error {
@@ -90,6 +106,13 @@ func (m *mark) decode(raw []byte) error {
 		lastIndex: le.Uint64(raw[56:]),
 		lastTerm:  le.Uint64(raw[64:]),
 		at:        int64(le.Uint64(raw[72:])),
+	}
+	switch crc := le.Uint32(raw[markUsed:]); {
+	case isZero(raw[markUsed:markEndByte]):
+	case crc != crcOf(raw[markUsed+4:markEndByte]):
+		return fmt.Errorf("CRC of the header's copy is %08x, want %08x", crc, crcOf(raw[markUsed+4:markEndByte]))
+	default:
+		m.head.decode(raw[markUsed+8:])
 	}
 	return nil
 }

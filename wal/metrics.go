@@ -7,6 +7,7 @@ type metrics struct {
 	appended  prometheus.Counter
 	truncated prometheus.Counter
 	recycled  prometheus.Counter
+	repaired  prometheus.Counter
 	retained  prometheus.GaugeFunc
 	segments  prometheus.GaugeFunc
 }
@@ -30,6 +31,10 @@ func newMetrics(l *Log) *metrics {
 			Name: "penstock_wal_recycled_segments_total",
 			Help: "Dropped segment files that were kept to be used again.",
 		}),
+		repaired: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "penstock_wal_repaired_entries_total",
+			Help: "Damaged entries that were written again from another node's copy.",
+		}),
 		retained: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "penstock_wal_retained_bytes",
 			Help: "Size of the segment files that the log keeps.",
@@ -42,7 +47,7 @@ func newMetrics(l *Log) *metrics {
 }
 
 func (m *metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.fsync, m.appended, m.truncated, m.recycled, m.retained, m.segments}
+	return []prometheus.Collector{m.fsync, m.appended, m.truncated, m.recycled, m.repaired, m.retained, m.segments}
 }
 
 func (m *metrics) register(r prometheus.Registerer) error {

@@ -67,104 +67,62 @@ func (l *Log) report() {
 		"segments", r.Segments, "torn_bytes", r.TornBytes, "took", r.Duration)
 }
 
-// recover brings the chain into memory, read-only until it is known to be
-// whole, and then makes the folder ready to append to.
+// recover brings the log into memory, read-only until it is known to be whole,
+// and then makes the folder ready to append to. (A repair that a crash cut
+// short between its two renames is finished first: repair.go.)
 func (l *Log) recover() error {
-	dir, err := list(l.fs, l.dir)
+	if err := l.finishRepairs(); err != nil {
+		return err
+	}
+	ld, err := load(l.fs, l.dir, os.O_RDWR, l.cfg.AllowDamage)
 	if err != nil {
 		return err
 	}
-	m, doubt, err := readMark(l.fs, l.dir)
-	switch {
-	case errors.Is(err, errNoMark) && len(dir.segments) == 0:
-		if err := createMark(l.fs, l.dir, mark{}); err != nil {
+	l.adopt(ld)
+	if ld.fresh {
+		if err := createMark(l.fs, l.dir, ld.m); err != nil {
 			return fmt.Errorf("wal: %w", err)
 		}
-	case errors.Is(err, errNoMark):
-		return &DamageError{File: filepath.Join(l.dir, markName), Kind: DamageMark, Err: err}
-	case err != nil:
+	}
+	if l.marker, err = openMarker(l.fs, l.dir, ld.m, ld.doubt); err != nil {
 		return err
 	}
-	l.recovery.MarkIndex, l.recovery.MarkTerm, l.recovery.MarkDoubt = m.lastIndex, m.lastTerm, doubt
-	chain, err := loadChain(l.fs, dir, m, os.O_RDWR)
-	if err != nil {
-		closeLinks(chain)
-		return err
-	}
-	torn, err := l.load(chain, m, doubt)
-	if err != nil {
-		return err
-	}
-	if l.marker, err = openMarker(l.fs, l.dir, m, doubt); err != nil {
-		return err
-	}
-	if err := l.survey(dir, m); err != nil {
+	if err := l.survey(ld.dir, ld.m); err != nil {
 		return err
 	}
 	l.loops.Add(2)
 	go l.prepare()
 	go l.keep()
-	return l.settle(dir, torn)
+	for _, d := range l.Damage() {
+		l.log.Error("log is damaged", "damage", d.String())
+	}
+	if l.mu.stuck != nil {
+		return nil // nothing is written until it is repaired, cut off, or replaced
+	}
+	return l.settle(ld.dir, ld.torn)
 }
 
-// load scans the chain. It takes over the files, also on error.
-func (l *Log) load(chain []link, m mark, doubt error) (torn bool, err error) {
-	for i, k := range chain {
-		seg := &segment{segmentHeader: k.hdr, path: k.path, file: shareFile(k.file)}
-		l.mu.segs = append(l.mu.segs, seg)
-		if err == nil {
-			torn, err = l.scanSegment(seg, k, m, doubt, i == len(chain)-1)
-		}
+// adopt takes over what was loaded, files included.
+func (l *Log) adopt(ld *loaded) {
+	r := &l.recovery
+	*r = ld.tornAt
+	r.Entries, r.MarkIndex, r.MarkTerm, r.MarkDoubt = ld.entries, ld.m.lastIndex, ld.m.lastTerm, ld.doubt
+	l.mu.segs, l.mu.loose, l.mu.openEnd, l.mu.stuck = ld.segs, ld.loose, ld.openEnd, ld.stuck()
+	if len(ld.segs) == 0 {
+		return
 	}
-	if err != nil || len(chain) == 0 {
-		return false, err
-	}
-	oldest, newest := l.mu.segs[0], l.mu.segs[len(l.mu.segs)-1]
+	oldest, newest := ld.segs[0], ld.segs[len(ld.segs)-1]
 	l.mu.base, l.mu.baseTerm = oldest.start-1, oldest.prevTerm
-	l.mu.last = newest.next() - 1
-	return torn, nil
-}
-
-func (l *Log) scanSegment(seg *segment, k link, m mark, doubt error, newest bool) (torn bool, err error) {
-	if newest {
-		if err := settleFile(k.file); err != nil {
-			return false, err
-		}
+	l.mu.last, l.mu.lastTerm = newest.next()-1, ld.lastTerm
+	r.Damaged = l.Damage()
+	for _, seg := range ld.segs {
+		// A crash in a truncation leaves a mark above the end too, and that
+		// means nothing; only a cut owes what it took.
+		r.Short = r.Short || seg.kind == kindCut && ld.m.lastIndex > l.mu.last
 	}
-	sc, err := newScanner(k.file, k.path, k.hdr)
-	if err != nil {
-		return false, err
+	if r.Short || l.mu.stuck != nil {
+		l.mu.owed, l.mu.owedTerm = ld.m.lastIndex, ld.m.lastTerm
 	}
-	sc.sealedAt, sc.noTear = k.sealedAt, doubt
-	if m.newest == k.hdr.number {
-		sc.markEnd = m.end
-	}
-	out, err := sc.scan(k.liveEnd, nil)
-	if err != nil {
-		return false, err
-	}
-	seg.offsets, seg.n, seg.end = out.offsets, out.n, out.end
-	l.mu.lastTerm = out.lastTerm
-	l.recovery.Entries += uint64(out.n)
-	if out.torn.torn {
-		l.recovery.TornBytes = int64(out.torn.tornBlocks) * blockSize
-		l.recovery.TornFile, l.recovery.TornOffset = k.path, int64(out.end)*blockSize
-	}
-	return out.torn.torn, nil
-}
-
-// settleFile makes what the last process wrote durable, and then forgets the
-// cached pages: after a failed fsync the cache may show what the disk never got.
-func settleFile(f vfs.File) error {
-	if err := f.Sync(); err != nil {
-		return fmt.Errorf("wal: %w", err)
-	}
-	if d, ok := f.(vfs.CacheDropper); ok {
-		if err := d.DropCache(); err != nil {
-			return fmt.Errorf("wal: %w", err)
-		}
-	}
-	return nil
 }
 
 // survey finds the highest generation and numbers in use, and the spares that
@@ -237,7 +195,11 @@ func (l *Log) settle(dir listing, torn bool) error {
 		term := l.mu.lastTerm
 		l.log.Warn("torn write cut off", "file", l.recovery.TornFile, "offset", l.recovery.TornOffset,
 			"bytes", l.recovery.TornBytes, "last", l.mu.last)
-		seg, err := l.openSegment(kindRecover, l.mu.last+1, term, l.tailOrPrev(), 0)
+		kind := kindRecover
+		if tail := l.tail(); tail.n == 0 && tail.kind.quarantines() {
+			kind = tail.kind // it takes that segment's place, and its duty
+		}
+		seg, err := l.openSegment(kind, l.mu.last+1, term, l.tailOrPrev(), 0)
 		if err != nil {
 			return err
 		}
@@ -249,11 +211,19 @@ func (l *Log) settle(dir listing, torn bool) error {
 	return l.removeDead(dead)
 }
 
-// removeDead lets go of segment files that are in no chain.
+// removeDead lets go of segment files that are in no chain. While there is
+// damage they stay: somebody may want to look.
 func (l *Log) removeDead(dead []uint64) error {
+	if len(l.Damage()) > len(l.mu.loose) {
+		return nil
+	}
 	for _, n := range dead {
 		path := filepath.Join(l.dir, segmentName(n))
 		l.recovery.DeadFiles++
+		if l.isDamagedDead(n) {
+			l.putApart(n, path)
+			continue
+		}
 		st, err := l.fs.Stat(path)
 		if err != nil {
 			return fmt.Errorf("wal: %w", err)
@@ -262,7 +232,26 @@ func (l *Log) removeDead(dead []uint64) error {
 			l.removeFile(path)
 		}
 	}
+	l.mu.Lock()
+	l.mu.loose = nil
+	l.mu.Unlock()
 	return l.fuse.check()
+}
+
+// isDamagedDead: what made the segment dead cut damage off, or its own header
+// is bad.
+func (l *Log) isDamagedDead(n uint64) bool {
+	for _, d := range l.mu.loose {
+		if filepath.Base(d.File) == segmentName(n) {
+			return true
+		}
+	}
+	for _, seg := range l.mu.segs {
+		if seg.number > n {
+			return seg.kind.quarantines() && n > seg.prev
+		}
+	}
+	return false
 }
 
 // dead is the segment files that are in no chain.

@@ -169,6 +169,7 @@ func (l *Log) openSegment(kind segmentKind, start, prevTerm uint64, prev *segmen
 	}
 	if prev != nil {
 		h.prev, h.prevGen, h.prevEnd = prev.number, prev.gen, prev.end
+		h.prevCopy = prev.copy()
 	}
 	path := filepath.Join(l.dir, segmentName(h.number))
 	var file vfs.File

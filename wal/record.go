@@ -13,6 +13,9 @@ import (
 const (
 	recordHeaderSize = 48
 	recordHasTime    = 1 << 0
+	recordHole       = 1 << 1
+	recordHoleKnown  = 1 << 2
+	recordFlags      = recordHasTime | recordHole | recordHoleKnown
 	// MaxEntryBytes bounds Data plus Extensions of one entry.
 	MaxEntryBytes = 128 << 20
 )
@@ -33,7 +36,9 @@ const (
 //
 // The header CRC covers bytes 4 to 48, the payload CRC data and extensions.
 // type is Raft's plus one: zero is never a type. group is 0 (one Raft group).
-// flags: 1 = appended-at is set.
+// flags: 1 = appended-at is set; 2 = a hole: the entry was lost and could not
+// be repaired, a reader gets a *DamageError; 4 = and its term and payload CRC
+// are known. A hole has no data and no extensions.
 type recordHeader struct {
 	payloadCRC uint32
 	typ        raft.LogType
@@ -86,13 +91,14 @@ var (
 	errRecordCRC   = errors.New("record header fails its CRC")
 	errRecordField = errors.New("record header holds a value that no version wrote")
 	errPayloadCRC  = errors.New("payload fails its CRC")
+	errHole        = errors.New("the entry was lost before, and could not be repaired yet")
 )
 
 func (h *recordHeader) decode(b *[recordHeaderSize]byte) error {
 	if le.Uint32(b[0:]) != crcOf(b[4:]) {
 		return errRecordCRC
 	}
-	if b[8] == 0 || b[9]&^recordHasTime != 0 || le.Uint16(b[10:]) != 0 {
+	if b[8] == 0 || b[9]&^recordFlags != 0 || le.Uint16(b[10:]) != 0 {
 		return errRecordField
 	}
 	*h = recordHeader{
@@ -106,11 +112,13 @@ func (h *recordHeader) decode(b *[recordHeaderSize]byte) error {
 		term:       le.Uint64(b[32:]),
 		seconds:    int64(le.Uint64(b[40:])),
 	}
-	if h.payload() > MaxEntryBytes {
+	if h.payload() > MaxEntryBytes || h.hole() && h.payload() > 0 {
 		return errRecordField
 	}
 	return nil
 }
+
+func (h *recordHeader) hole() bool { return h.flags&recordHole != 0 }
 
 // fill makes the entry; payload is data followed by extensions, already
 // checked, and becomes the entry's.

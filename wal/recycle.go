@@ -8,8 +8,12 @@ import "path/filepath"
 // already (half the latency of new ones), else it is removed. A file that a
 // reader still holds must not be written again: it is removed.
 func (l *Log) retire(seg *segment) {
-	held := seg.file.refs.Load() > 1 // it can only fall: the segment is in no chain
-	_ = seg.file.release()           // every write to it was synced, or is dead
+	held := seg.file.held() // once false it stays so: the segment is in no chain
+	_ = seg.file.release()  // every write to it was synced, or is dead
+	if seg.quarantine {
+		l.putApart(seg.number, seg.path)
+		return
+	}
 	if !held && seg.blocks == l.cfg.blocks() && l.recycle(seg.path) {
 		return
 	}

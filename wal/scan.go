@@ -106,7 +106,7 @@ func (s *scanner) batchAt(p uint32) (b batch, ok bool, err error) {
 	}
 	t := tag{gen: s.hdr.gen, start: uint16(p)}
 	first, ok := openBlock(raw, s.hdr.number, t, p)
-	if !ok || first.batchBlocks > s.limit()-p {
+	if !ok || first.batchBlocks > s.limit()-p || int64(p+first.batchBlocks)*blockSize > s.fileSize {
 		return batch{}, false, nil
 	}
 	n := first.batchBlocks
@@ -140,7 +140,7 @@ func (b *batch) records(visit func(h *recordHeader, pos int) error) error {
 		if h.index != index || h.size() > b.bytes-pos {
 			return fmt.Errorf("record of index %d and %d bytes, want index %d", h.index, h.size(), index)
 		}
-		if crcSpan(b.raw, pos+recordHeaderSize, h.payload()) != h.payloadCRC {
+		if !h.hole() && crcSpan(b.raw, pos+recordHeaderSize, h.payload()) != h.payloadCRC {
 			return errPayloadCRC
 		}
 		if err := visit(&h, pos); err != nil {
@@ -284,6 +284,12 @@ type found struct {
 	end      uint32
 	lastTerm uint64
 	torn     verdict
+
+	// Only after salvage.
+	damage  []Damage
+	unsound bool   // not all of the file is as it should be: it must be rewritten
+	open    bool   // entries may have been there behind the last one found
+	closed  uint32 // not 0: they may not, and this is the block where the segment ends
 }
 
 // errStop ends a batch's walk at the first dead record.
@@ -337,6 +343,9 @@ func (s *scanner) collect(out *found, b *batch, index, liveEnd uint64, visit fun
 			end = at + pos
 			return errStop
 		}
+		if h.hole() {
+			return errHole
+		}
 		out.offsets = append(out.offsets, uint32(at+pos))
 		out.n, out.lastTerm = out.n+1, h.term
 		if visit != nil {
@@ -350,6 +359,8 @@ func (s *scanner) collect(out *found, b *batch, index, liveEnd uint64, visit fun
 		return visitErr
 	case err == nil || errors.Is(err, errStop):
 		return nil
+	case errors.Is(err, errHole):
+		return s.damage(b.start, s.hdr.start+uint64(out.n), DamageHole, "%w", err)
 	case errors.Is(err, errPayloadCRC):
 		return s.damage(b.start, s.hdr.start+uint64(out.n), DamagePayload, "batch at block %d: %w", b.start, err)
 	}

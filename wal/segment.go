@@ -22,8 +22,15 @@ type segment struct {
 	// offsets holds the position of each record (see posRaw) and one more:
 	// a position at or behind the end of the last. n is how many of them are
 	// live: a suffix truncation lowers n and leaves the file alone.
+	//
+	// The offset of an entry that damage covers is the end of the one before.
 	offsets []uint32
 	n       int
+	damage  []Damage // in order of the entries; first those that cost none
+	// unsound: the file must be written again before it can be trusted whole.
+	unsound bool
+	// quarantine: when it has left the chain, the file is kept apart, not removed.
+	quarantine bool
 }
 
 // next is the index behind the last live entry; equal to start when empty.
@@ -47,6 +54,7 @@ func (s *segment) cutLocked(index uint64) {
 	}
 	s.n = int(index - s.start)
 	s.offsets = s.offsets[:s.n+1]
+	s.damage = cutDamage(s.damage, index)
 }
 
 // span says where record index lies: its position and one at or behind its end.
@@ -72,10 +80,13 @@ func shareFile(f vfs.File) *sharedFile {
 // acquire must be called while the segment is known to be in the log (Log.mu).
 func (s *sharedFile) acquire() { s.refs.Add(1) }
 
+// held: somebody else has the file too. Nil (a lost file) is nobody's.
+func (s *sharedFile) held() bool { return s != nil && s.refs.Load() > 1 }
+
 // release closes the file when nobody has it any more. The close error of a
 // file whose every write was synced tells nothing about what is on disk.
 func (s *sharedFile) release() error {
-	if s.refs.Add(-1) > 0 {
+	if s == nil || s.refs.Add(-1) > 0 {
 		return nil
 	}
 	return s.Close()

@@ -30,6 +30,9 @@ func (l *Log) DeleteRange(minIndex, maxIndex uint64) error {
 	case minIndex > maxIndex || maxIndex <= base || minIndex > last:
 		return nil
 	case maxIndex >= last:
+		if err := l.whole(); err != nil {
+			return err
+		}
 		return l.truncateSuffix(max(minIndex, base+1), floor)
 	case minIndex <= base+1:
 		l.allow(maxIndex)
@@ -69,7 +72,7 @@ func (l *Log) SetFloor(index uint64) {
 // Raft allows and the floor's predecessor (whose term a leader still needs),
 // and moves the base up. The base is never 1: a snapshot label is at least 2.
 func (l *Log) dropLocked() bool {
-	if l.mu.floor < 2 || l.usable() != nil {
+	if l.mu.floor < 2 || l.mu.stuck != nil || l.usable() != nil {
 		return false
 	}
 	limit := min(l.mu.allowed+1, l.mu.floor-1)
@@ -102,6 +105,9 @@ func (l *Log) truncateSuffix(from, floor uint64) error {
 		return err
 	}
 	l.install(seg, &prevTerm)
+	l.mu.Lock()
+	l.mu.owed = min(l.mu.owed, from-1) // a leader says that those never were
+	l.mu.Unlock()
 	return l.tidy()
 }
 
@@ -117,11 +123,21 @@ func (l *Log) Reset(index, term uint64) error {
 		return err
 	}
 	defer l.end()
-	seg, err := l.openSegment(kindReset, index+1, term, nil, 0)
+	kind := kindReset
+	damaged := len(l.Damage()) > 0
+	if damaged {
+		kind = kindReplace
+	}
+	seg, err := l.openSegment(kind, index+1, term, nil, 0)
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
+	for _, old := range l.mu.segs {
+		old.quarantine = old.unsound || len(old.damage) > 0
+	}
+	l.mu.stuck, l.mu.openEnd, l.mu.owed = nil, nil, 0
+	l.writer.pending = nil
 	l.mu.doomed = append(l.mu.doomed, l.mu.segs...)
 	l.mu.segs = []*segment{seg}
 	l.mu.base, l.mu.baseTerm = index, term

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -42,8 +43,11 @@ const (
 // batch.
 func Walk(fsys vfs.FS, dir string, fn func(Record) error) error {
 	w := walker{fs: fsys, dir: dir, fn: fn}
-	chain, m, doubt, err := w.open()
-	defer closeLinks(chain)
+	c, err := w.open()
+	defer func() { closeLinks(c.chain) }()
+	for _, d := range c.loose {
+		w.damages = append(w.damages, d.damageError(0))
+	}
 	var damage *DamageError
 	switch {
 	case errors.As(err, &damage):
@@ -51,8 +55,14 @@ func Walk(fsys vfs.FS, dir string, fn func(Record) error) error {
 	case err != nil:
 		return err
 	}
-	for _, k := range chain {
-		if err := w.segment(k, m, doubt); err != nil {
+	for _, k := range c.chain {
+		if k.rebuilt != nil {
+			w.damaged(k.rebuilt)
+		}
+		if k.lost() {
+			continue
+		}
+		if err := w.segment(k, c.m, c.doubt); err != nil {
 			return err
 		}
 	}
@@ -69,35 +79,41 @@ type walker struct {
 // open reads the mark first and the folder second, so that on a live log the
 // mark never vouches for more than is there. A segment that went missing in
 // between was dropped: try again.
-func (w *walker) open() (chain []link, m mark, doubt, err error) {
+func (w *walker) open() (c chainLoader, err error) {
 	for range walkTries {
-		closeLinks(chain)
-		chain, m, doubt, err = w.openOnce()
-		var damage *DamageError
-		if !errors.As(err, &damage) || damage.Kind != DamageMissing {
+		closeLinks(c.chain)
+		if c, err = w.openOnce(); err != nil && !isMissing(err) {
+			break
+		}
+		if err == nil && !slices.ContainsFunc(c.chain, func(k link) bool { return k.rebuilt != nil && isMissing(k.rebuilt) }) {
 			break
 		}
 	}
-	return chain, m, doubt, err
+	return c, err
 }
 
-func (w *walker) openOnce() (chain []link, m mark, doubt, err error) {
+func isMissing(err error) bool {
+	var damage *DamageError
+	return errors.As(err, &damage) && damage.Kind == DamageMissing
+}
+
+func (w *walker) openOnce() (c chainLoader, err error) {
 	m, doubt, merr := readMark(w.fs, w.dir)
 	dir, err := list(w.fs, w.dir)
 	if err != nil {
-		return nil, m, doubt, err
+		return c, err
 	}
 	if errors.Is(merr, errNoMark) && len(dir.segments) > 0 {
-		merr = &DamageError{File: markName, Kind: DamageMark, Err: errNoMark}
+		merr = &DamageError{File: filepath.Join(w.dir, markName), Kind: DamageMark, Err: errNoMark}
 	}
 	if errors.Is(merr, errNoMark) {
-		return nil, m, doubt, fmt.Errorf("wal: no log in %s: %w", w.dir, fs.ErrNotExist)
+		return c, fmt.Errorf("wal: no log in %s: %w", w.dir, fs.ErrNotExist)
 	}
 	if errors.Is(merr, ErrTooNew) {
-		return nil, m, doubt, merr
+		return c, merr
 	}
-	chain, err = loadChain(w.fs, dir, m, os.O_RDONLY)
-	return chain, m, doubt, errors.Join(merr, err)
+	c = chainLoader{fs: w.fs, dir: dir, m: m, doubt: doubt, flag: os.O_RDONLY, tolerate: true}
+	return c, errors.Join(merr, c.load())
 }
 
 func (w *walker) damaged(err error) {
@@ -113,7 +129,7 @@ func (w *walker) segment(k link, m mark, doubt error) error {
 		return err
 	}
 	s.sealedAt, s.noTear = k.sealedAt, doubt
-	if m.newest == k.hdr.number {
+	if m.newest == k.hdr.number && k.hdr.kind != kindRepair {
 		s.markEnd = m.end
 	}
 	if err := s.checkSize(); err != nil {
@@ -157,7 +173,7 @@ func (w *walker) segment(k link, m mark, doubt error) error {
 // gone: the file was dropped from a live log as it was read, and may be in use
 // again as another segment.
 func gone(fsys vfs.FS, k link) bool {
-	now, err := openLink(fsys, filepath.Dir(k.path), k.hdr.number, os.O_RDONLY)
+	now, err := openLink(fsys, k.path, k.hdr.number, os.O_RDONLY)
 	if err != nil {
 		_, serr := fsys.Stat(k.path)
 		return errors.Is(serr, fs.ErrNotExist)
@@ -207,6 +223,10 @@ func (w *walker) batch(s *scanner, b *batch, index, liveEnd uint64) (next uint64
 			return errStop
 		}
 		next = h.index + 1
+		if h.hole() {
+			w.damaged(s.damage(b.start, h.index, DamageHole, "%w", errHole))
+			return nil
+		}
 		fnErr = w.fn(w.record(s, b, h, pos))
 		return fnErr
 	})

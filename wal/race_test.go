@@ -1,0 +1,5 @@
+//go:build race
+
+package wal
+
+func init() { raceEnabled = true }
