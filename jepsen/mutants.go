@@ -29,14 +29,9 @@ type hunt struct {
 func hunts() map[mutant.Name]hunt {
 	small := func(o *runner.Options) { o.Segment, o.Snapshot = "1MiB", "1MiB" }
 	trimmed := func(o *runner.Options) { small(o); o.Keep = "0s" }
-	// A file that is synced for another reason takes directory entries with it: only the log may sync, and it must roll often.
-	rolling := func(o *runner.Options) {
-		small(o)
-		o.Workload, o.Writers, o.Think, o.Snapshot = "letters", 8, 10*time.Millisecond, "64MiB"
-	}
 	return map[mutant.Name]hunt{
 		mutant.AckBeforeFsync:       {[]string{"power-all", "pause-kill"}, 60 * time.Second, nil},
-		mutant.SkipDirFsync:         {[]string{"power-all"}, 60 * time.Second, rolling},
+		mutant.SkipDirFsync:         {[]string{"power-all", "power-some"}, 60 * time.Second, small},
 		mutant.TruncateAtBadCRC:     {[]string{"flip-pair"}, 60 * time.Second, nil},
 		mutant.DedupNotInSnapshot:   {[]string{"lost-disk"}, 60 * time.Second, trimmed},
 		mutant.OutcomeBeforeDLQSync: {[]string{"dest-refuse", "power-all"}, 60 * time.Second, nil},

@@ -95,6 +95,7 @@ type DeadRecord struct {
 type Final struct {
 	Ledgers     map[string]map[string]client.Ledger `json:"ledgers"` // node -> channel
 	DeadLetters map[string][]client.DeadLetter      `json:"dead_letters"`
+	Truncated   map[string]bool                     `json:"truncated,omitempty"` // channels with more dead letters than are listed
 	Files       []FileOut                           `json:"files"`
 	DeadRecords []DeadRecord                        `json:"dead_records"`
 	Liveness    []Liveness                          `json:"liveness"`

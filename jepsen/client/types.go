@@ -108,12 +108,14 @@ func (c *Client) Ledger(ctx context.Context, channel string) (Ledger, error) {
 	return v, c.GetJSON(ctx, "/v1/channels/"+channel+"/ledger", nil, &v)
 }
 
-// DeadLetters lists a channel's dead letters.
-func (c *Client) DeadLetters(ctx context.Context, channel string) ([]DeadLetter, error) {
+// DeadLetters lists a channel's dead letters; truncated says that there are more than the node lists.
+func (c *Client) DeadLetters(ctx context.Context, channel string) (list []DeadLetter, truncated bool, err error) {
 	var v struct {
 		DeadLetters []DeadLetter `json:"dead_letters"`
+		Truncated   bool         `json:"truncated"`
 	}
-	return v.DeadLetters, c.GetJSON(ctx, "/v1/dlq", url.Values{"channel": {channel}, "limit": {"100000"}}, &v)
+	err = c.GetJSON(ctx, "/v1/dlq", url.Values{"channel": {channel}, "limit": {"100000"}}, &v)
+	return v.DeadLetters, v.Truncated, err
 }
 
 // Ready tells whether the node answers /readyz with 200.

@@ -128,7 +128,7 @@ func (r *run) finalReads(ctx context.Context) error {
 		r.final.Liveness = append(r.final.Liveness, check.Liveness{Name: "final read", Bound: int64(boundRead), Note: err.Error()})
 	}
 	r.final.Ledgers = map[string]map[string]client.Ledger{}
-	r.final.DeadLetters = map[string][]client.DeadLetter{}
+	r.final.DeadLetters, r.final.Truncated = map[string][]client.DeadLetter{}, map[string]bool{}
 	for i, c := range r.clients {
 		_ = r.applied(ctx, target)
 		for _, channel := range r.channels() {
@@ -141,8 +141,8 @@ func (r *run) finalReads(ctx context.Context) error {
 			}
 			r.final.Ledgers[c.Node][channel] = l
 			if _, have := r.final.DeadLetters[channel]; !have {
-				if letters, err := r.admin[i].DeadLetters(ctx, channel); err == nil {
-					r.final.DeadLetters[channel] = letters
+				if letters, truncated, err := r.admin[i].DeadLetters(ctx, channel); err == nil {
+					r.final.DeadLetters[channel], r.final.Truncated[channel] = letters, truncated
 				} else {
 					r.say("dead letters: %v", err)
 				}
