@@ -165,8 +165,9 @@ func (v *Volume) latestOf(number uint64, fn func(line []byte) error) error {
 	return err
 }
 
-// Rebuild appends the records that the volume does not hold yet under their epoch or a later one, a few at a time, and returns
-// when they are durable: how a new owner fills its volume from the state machine and the log. It may be repeated.
+// Rebuild appends the records whose ids the volume does not hold, a few at a time, and returns when they are durable: how a new
+// owner fills its volume from the state machine and the log. A record that is there already, of whatever epoch, knows more than
+// a rebuilt one and stays. It may be repeated.
 func (v *Volume) Rebuild(ctx context.Context, records iter.Seq2[Record, error]) (added int, err error) {
 	var batch []Record
 	size := 0
@@ -183,10 +184,7 @@ func (v *Volume) Rebuild(ctx context.Context, records iter.Seq2[Record, error]) 
 			return added, fmt.Errorf("rebuild dead-letter volume: %w", err)
 		}
 		if v.Holds(r.ID) {
-			have, ok, err := v.Get(r.ID)
-			if err == nil && ok && have.Epoch >= r.Epoch {
-				continue
-			}
+			continue
 		}
 		batch = append(batch, r)
 		if size += 1024 + len(r.Event.Data); size >= 1<<20 || len(batch) >= 256 {

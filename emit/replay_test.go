@@ -322,6 +322,7 @@ func TestScheduledReplayStopsAtMaxRetriesAndSparesADestinationThatFails(t *testi
 		g.letters[39].Poison = true
 		w.deliver = result(transient())
 		r := replayer(t, w, g)
+		require.True(t, r.Prepare(t.Context()))
 		ctx, cancel := context.WithCancel(t.Context())
 		var run sync.WaitGroup
 		run.Go(func() { r.Run(ctx) })

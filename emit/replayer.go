@@ -55,7 +55,7 @@ func (u *unit) all(state ReplayState, detail string) {
 	}
 }
 
-// NewReplayer makes a Replayer; Run schedules, Close ends what is under way. It shares the Sink and the Gate of the emitter's Run.
+// NewReplayer makes a Replayer; Prepare comes first, Run schedules, Close ends what is under way. It shares the Sink and the Gate of the emitter's Run.
 func NewReplayer(ctx context.Context, cfg ReplayConfig, deps ReplayDeps) (*Replayer, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {

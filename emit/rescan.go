@@ -18,12 +18,6 @@ const (
 // its replays fail; the next one goes on behind the letter it ended at, so that those which fail never keep the others from
 // their turn.
 func (r *Replayer) Run(ctx context.Context) {
-	for !r.releaseStale(ctx) {
-		if ctx.Err() != nil {
-			return
-		}
-		sleep(ctx, time.Second)
-	}
 	// Emitters that share an interval do not scan at the same moment.
 	spread := float64ToDuration(float64(r.cfg.Scan) * fraction(Seed(r.cfg.ChannelIndex, r.cfg.EmitterIndex, 0), 1))
 	sleep(ctx, spread)
@@ -36,14 +30,20 @@ func (r *Replayer) Run(ctx context.Context) {
 	}
 }
 
-func (r *Replayer) releaseStale(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
-	defer cancel()
-	err := r.deps.Letters.ReleaseStale(ctx)
-	if err != nil {
+// Prepare gives back what an earlier process of this node claimed in this epoch. Call it before anything is replayed; it tries
+// until it succeeds or ctx ends, and tells which.
+func (r *Replayer) Prepare(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		once, cancel := context.WithTimeout(ctx, proposeTimeout)
+		err := r.deps.Letters.ReleaseStale(once)
+		cancel()
+		if err == nil {
+			return true
+		}
 		r.log.Warn("replay claims of an earlier process are not released", "error", err)
+		sleep(ctx, time.Second)
 	}
-	return err == nil
+	return false
 }
 
 // scan goes once round the letters, beginning above after, and gives where the next scan begins.

@@ -24,6 +24,7 @@ type DeadLetter struct {
 	MaxRetries                 int    // of the emitter's spec: at or above it no replay is scheduled
 	Claimed                    bool   // a replay of it is under way
 	ClaimedAt                  int64  // stamp
+	ClaimID                    [16]byte
 	Reason                     string
 	At                         int64  // of the last attempt, unix nanoseconds, as the owner said
 	Stamp                      int64  // of the entry that made it a dead letter
@@ -107,7 +108,7 @@ func (e *emitter) deadLetter(d *deadRun, i int, cluster [16]byte) DeadLetter {
 	}
 	l.MaxRetries = e.spec.DeadLetter.MaxRetries
 	if k := e.claims[l.Seq]; k != nil {
-		l.Claimed, l.ClaimedAt = true, k.stamp
+		l.Claimed, l.ClaimedAt, l.ClaimID = true, k.stamp, k.id
 	}
 	if !d.run[0].IsZero() {
 		l.CompactionID = compactionID(cluster, e.ch.index, e.index, d.run[0], d.run[1])
