@@ -25,6 +25,7 @@ import (
 	"penstock/node/config"
 	"penstock/node/logread"
 	"penstock/node/owner"
+	"penstock/node/replay"
 	"penstock/wal"
 )
 
@@ -50,6 +51,7 @@ type Node struct {
 	cluster    *cluster.Cluster
 	volume     *dlq.Volume
 	reader     *logread.Reader
+	replays    *replay.Service
 	runners    *owner.Runners
 	api        *api.API
 }
@@ -125,9 +127,15 @@ func (n *Node) openState() (err error) {
 func (n *Node) openDeadLetters() (err error) {
 	n.volume, err = dlq.Open(n.cfg.DeadLetterDirectory(), dlq.Config{
 		NodeID: n.cfg.Node.ID, MaxFiles: n.cfg.DeadLetter.MaxFiles, MaxBytes: int64(n.cfg.DeadLetter.MaxBytes),
+		MaxAge: time.Duration(n.cfg.DeadLetter.MaxAge), Overflow: n.cfg.DeadLetter.Overflow, Discard: n.dropDeadLetters,
 		Logger: n.log, Registerer: n.registry,
 	})
 	return err
+}
+
+// dropDeadLetters discards what the volume gives up at its bound. Nothing is appended before the service is there.
+func (n *Node) dropDeadLetters(ctx context.Context, drops []dlq.Drop) error {
+	return n.replays.Drop(ctx, drops)
 }
 
 func (n *Node) openCluster() (err error) {
@@ -168,11 +176,16 @@ func (n *Node) report() json.RawMessage {
 }
 
 func (n *Node) openRunners() {
+	sinks := emit.SinkDeps{DataDir: n.cfg.Node.DataDir, NodeID: n.cfg.Node.ID, Stdout: n.opts.Stdout}
+	n.replays = replay.New(replay.Deps{
+		NodeID: n.cfg.Node.ID, Machine: n.machine, Reader: n.reader, Cluster: n.cluster, Volume: n.volume, Sinks: sinks,
+		Scan: time.Duration(n.cfg.DeadLetter.Scan), Logger: n.log,
+	})
+	n.registry.MustRegister(replay.NewMetrics(n.machine, n.cluster.Now))
 	n.runners = owner.New(owner.Deps{
 		NodeID: n.cfg.Node.ID, Machine: n.machine, Reader: n.reader, Cluster: n.cluster,
 		Lease: leaseOf(n.cluster), Dead: n.volume,
-		Sinks:   emit.SinkDeps{DataDir: n.cfg.Node.DataDir, NodeID: n.cfg.Node.ID, Stdout: n.opts.Stdout},
-		Metrics: emit.NewMetrics(n.registry), Logger: n.log,
+		Sinks: sinks, Metrics: emit.NewMetrics(n.registry), Logger: n.log, Beside: n.replays.Beside,
 		Grace: emitterGrace(time.Duration(n.cfg.Drain)), Flush: emitterFlush(time.Duration(n.cfg.Drain)),
 	})
 }
@@ -184,7 +197,7 @@ func (n *Node) openAPI() {
 		Limits:  event.Limits{EventBytes: int(l.EventBytes), BodyBytes: int(l.BodyBytes), Events: l.Events, Depth: l.Depth},
 		Timeout: time.Duration(l.Request), InFlight: 4096, InFlightBytes: int64(l.InFlightBytes),
 	}, api.Deps{
-		Cluster: n.cluster, Machine: n.machine, Reader: n.reader, Log: n.wal, Ready: n.ready,
+		Cluster: n.cluster, Machine: n.machine, Reader: n.reader, Log: n.wal, Ready: n.ready, Operate: n.replays.Mount,
 		Gatherer: n.registry, Metrics: n.registry, Logger: n.log,
 	})
 }
@@ -218,6 +231,10 @@ func (n *Node) startLoops(ctx context.Context) <-chan struct{} {
 	wg.Go(func() { placer.Run(ctx) })
 	wg.Go(func() { ticker.Run(ctx) })
 	wg.Go(func() { n.checkpoints(ctx) })
+	keeper := &replay.Keeper{NodeID: n.cfg.Node.ID, Machine: n.machine, Reader: n.reader, Volume: n.volume, Logger: n.log}
+	mirror := &replay.Mirror{Path: filepath.Join(n.cfg.Node.DataDir, "audit.jsonl"), Machine: n.machine, Logger: n.log}
+	wg.Go(func() { keeper.Run(ctx) })
+	wg.Go(func() { mirror.Run(ctx) })
 	done := make(chan struct{})
 	go func() {
 		wg.Wait()

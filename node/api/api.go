@@ -55,13 +55,15 @@ type Config struct {
 	InFlightBytes int64
 }
 
-// Deps are the parts the surface shows. All are required.
+// Deps are the parts the surface shows. All but Operate are required.
 type Deps struct {
-	Cluster  Cluster
-	Machine  *fsm.Machine
-	Reader   *logread.Reader
-	Log      LogStats
-	Ready    func() error
+	Cluster Cluster
+	Machine *fsm.Machine
+	Reader  *logread.Reader
+	Log     LogStats
+	Ready   func() error
+	// Operate adds the routes of replay, discard and audit; allowed says whether a request may operate, and who asks.
+	Operate  func(mux *http.ServeMux, allowed func(*http.Request) (actor string, ok bool))
 	Gatherer prometheus.Gatherer
 	Metrics  prometheus.Registerer
 	Logger   *slog.Logger

@@ -34,6 +34,9 @@ func (a *API) routes() http.Handler {
 	operator("POST /v1/cluster/snapshot", a.snapshot)
 	handle("GET /healthz", a.healthz)
 	handle("GET /readyz", a.readyz)
+	if a.deps.Operate != nil {
+		a.deps.Operate(mux, operatorOf)
+	}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.deps.Gatherer, promhttp.HandlerOpts{}))
 	return a.metrics.instrument(mux)
 }
@@ -48,6 +51,15 @@ func loopbackOnly(h http.HandlerFunc) http.HandlerFunc {
 		}
 		h(w, r)
 	}
+}
+
+// operatorOf says who operates, while access is not configured: whoever is on this machine.
+func operatorOf(r *http.Request) (actor string, ok bool) {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = "unknown"
+	}
+	return "anonymous@" + host, fromLoopback(r)
 }
 
 func fromLoopback(r *http.Request) bool {

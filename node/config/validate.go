@@ -185,8 +185,8 @@ func (k *checker) storage() {
 	if d.MaxAge != 0 {
 		k.span("dead_letter.max_age", d.MaxAge, time.Minute, 100*365*24*time.Hour)
 	}
-	if d.Overflow != "block" {
-		k.bad("dead_letter.overflow", d.Overflow, "want block (no other is built yet)")
+	if d.Overflow != "block" && d.Overflow != "drop_oldest" {
+		k.bad("dead_letter.overflow", d.Overflow, "want block or drop_oldest")
 	}
 }
 

@@ -41,6 +41,8 @@ type Deps struct {
 	// Grace is how long attempts in flight may go on once an emitter is to stop, Flush how long its known outcomes may then
 	// take to be committed; 0 is emit's default.
 	Grace, Flush time.Duration
+	// Beside, when set, runs next to each emitter's Run, with the same sink and gate, until its ctx ends: replays.
+	Beside func(ctx context.Context, info fsm.EmitterInfo, cfg emit.Config, deps emit.Deps)
 }
 
 // Runners runs one emit.Run for each emitter this node owns.
@@ -207,7 +209,8 @@ func (r *Runners) runOnce(ctx context.Context, info fsm.EmitterInfo) error {
 			r.deps.Logger.Warn("sink not closed", "channel", info.Channel, "emitter", info.Emitter, "error", err)
 		}
 	}()
-	return emit.Run(ctx, runConfig(info, r.deps), emit.Deps{
+	cfg := runConfig(info, r.deps)
+	deps := emit.Deps{
 		Source: &source{
 			machine: r.deps.Machine, reader: r.deps.Reader, channelIndex: info.ChannelIndex, emitterIndex: info.EmitterIndex,
 		},
@@ -215,9 +218,29 @@ func (r *Runners) runOnce(ctx context.Context, info fsm.EmitterInfo) error {
 		DeadLetters: &deadLetters{deps: r.deps},
 		Lease:       r.deps.Lease,
 		Sink:        sink,
+		Gate:        emit.NewGate(info.Spec, emit.Seed(info.ChannelIndex, info.EmitterIndex, 0)),
 		Metrics:     r.deps.Metrics,
 		Logger:      r.deps.Logger,
-	})
+	}
+	defer r.beside(ctx, info, cfg, deps)()
+	return emit.Run(ctx, cfg, deps)
+}
+
+// beside starts what runs next to an emitter; the func it gives ends that and waits for it, before the sink is closed.
+func (r *Runners) beside(ctx context.Context, info fsm.EmitterInfo, cfg emit.Config, deps emit.Deps) func() {
+	if r.deps.Beside == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.deps.Beside(ctx, info, cfg, deps)
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
 }
 
 func runConfig(info fsm.EmitterInfo, deps Deps) emit.Config {

@@ -22,7 +22,6 @@ type Keeper struct {
 	Machine *fsm.Machine
 	Reader  *logread.Reader
 	Volume  *dlq.Volume
-	Now     func() time.Time
 	Logger  *slog.Logger
 
 	rebuilt map[place]uint64 // epoch for which the volume was filled
