@@ -47,7 +47,7 @@ func list(fsys vfs.FS, dir string) (listing, error) {
 			l.repairs = append(l.repairs, n)
 		} else if strings.HasPrefix(name, lostPrefix) {
 			l.apart = append(l.apart, filepath.Join(dir, name))
-		} else if strings.HasSuffix(name, tmpSuffix) && slices.ContainsFunc([]string{sparePrefix, repairPrefix, markName},
+		} else if strings.HasSuffix(name, tmpSuffix) && slices.ContainsFunc([]string{sparePrefix, repairPrefix, markName, reserveName},
 			func(p string) bool { return strings.HasPrefix(name, p) }) {
 			l.leftover = append(l.leftover, filepath.Join(dir, name))
 		}

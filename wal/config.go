@@ -19,6 +19,7 @@ const (
 	DefaultStallTimeout = 10 * time.Second
 	DefaultMarkInterval = time.Second
 	DefaultSpares       = 3
+	DefaultSpaceCheck   = time.Second
 )
 
 // Config says how a log is kept. The zero value is usable.
@@ -44,6 +45,18 @@ type Config struct {
 	// hardly ever makes a new file); negative means none. One is prepared ahead
 	// in any case.
 	Spares int
+	// ReserveBytes is the size of a ballast file that is given back to the file
+	// system when it is nearly full, so that what must still be written can be
+	// (the last segments, the checkpoint beside the log); default 0, none.
+	ReserveBytes int64
+	// LowWaterBytes is the free space below which Stats says LowWater, and the
+	// node should take no new events; default twice SegmentBytes.
+	LowWaterBytes int64
+	// MaxBytes bounds what the folder may take; the log keeps no such bound
+	// itself (it deletes only what is allowed to go), it tells in Stats.
+	MaxBytes int64
+	// SpaceCheck is how often free space is looked at, default 1 s.
+	SpaceCheck time.Duration
 	// AllowDamage lets Open succeed on a log with damage that can be repaired:
 	// Log.Damage tells it, the entries in it answer with a *DamageError, and
 	// while the newest segment is damaged nothing can be appended. See Repair.
@@ -77,6 +90,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Spares == 0 {
 		c.Spares = DefaultSpares
+	}
+	if c.LowWaterBytes == 0 {
+		c.LowWaterBytes = 2 * c.SegmentBytes
+	}
+	if c.SpaceCheck == 0 {
+		c.SpaceCheck = DefaultSpaceCheck
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -28,22 +28,25 @@ var (
 //	markMu  one mark at a time; held across I/O
 //	mu      memory only; never held across I/O, so reads never wait for a disk write
 type Log struct {
-	dir      string
-	cfg      Config
-	fs       vfs.FS
-	log      *slog.Logger
-	metrics  *metrics
-	lock     io.Closer
-	recovery Recovery
-	fuse     *fuse
-	closed   chan struct{} // closed by Close, with the turn held
-	turn     chan struct{} // capacity 1: who sent holds the turn
-	loops    sync.WaitGroup
-	prep     preparer
-	wake     chan struct{} // keeper: something to do; capacity 1
-	dirty    atomic.Bool   // an append since the last mark; the first one wakes the keeper
-	urgent   atomic.Bool   // the keeper need not wait for the interval
-	since    atomic.Int64  // unix ns at which the turn was taken, 0 when it is free
+	dir         string
+	cfg         Config
+	fs          vfs.FS
+	log         *slog.Logger
+	metrics     *metrics
+	lock        io.Closer
+	recovery    Recovery
+	fuse        *fuse
+	closed      chan struct{} // closed by Close, with the turn held
+	turn        chan struct{} // capacity 1: who sent holds the turn
+	loops       sync.WaitGroup
+	prep        preparer
+	space       spaceWatch
+	quarantined int           // files kept apart when the log was opened
+	wake        chan struct{} // keeper: something to do; capacity 1
+	dirty       atomic.Bool   // an append since the last mark; the first one wakes the keeper
+	urgent      atomic.Bool   // the keeper need not wait for the interval
+	scrubbing   atomic.Bool   // one scrub at a time
+	since       atomic.Int64  // unix ns at which the turn was taken, 0 when it is free
 
 	// Only touched with the turn held.
 	writer struct {
@@ -114,6 +117,13 @@ type Stats struct {
 	Allowed             uint64 // highest index that Raft let go
 	Segments            int
 	RetainedBytes       int64 // size of the segment files kept
+	Spares              int   // segments ready to be used next
+	ReserveBytes        int64 // of the ballast that is there now
+	DiskBytes           int64 // retained, spares and ballast together
+	MaxBytes            int64 // Config.MaxBytes
+	FreeBytes           int64 // of the file system at the last look, -1 when not known
+	LowWater            bool  // too little is free: take no new events
+	Quarantined         int   // damaged files kept apart when the log was opened
 	CacheBytes          int64
 }
 
@@ -230,6 +240,12 @@ func (l *Log) Stats() Stats {
 	for _, seg := range l.mu.doomed {
 		s.RetainedBytes += seg.bytes()
 	}
+	s.Spares = len(l.prep.ready)
+	s.ReserveBytes = l.space.reserve.Load()
+	s.DiskBytes = s.RetainedBytes + int64(s.Spares)*l.cfg.SegmentBytes + s.ReserveBytes
+	s.MaxBytes = l.cfg.MaxBytes
+	s.FreeBytes, s.LowWater = l.space.free.Load(), l.space.low.Load()
+	s.Quarantined = l.quarantined
 	return s
 }
 

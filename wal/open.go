@@ -44,6 +44,7 @@ func Open(dir string, cfg Config) (*Log, error) {
 		l.log.Error("log failed; nothing is tried again", "error", err)
 		cfg.Fatal(err)
 	})
+	l.space.free.Store(-1)
 	l.mu.cache.limit = clampCache(cfg.CacheBytes)
 	l.metrics = newMetrics(l)
 	if err := l.recover(); err != nil {
@@ -90,9 +91,14 @@ func (l *Log) recover() error {
 	if err := l.survey(ld.dir, ld.m); err != nil {
 		return err
 	}
-	l.loops.Add(2)
+	l.quarantined = len(ld.dir.apart)
+	if err := l.openReserve(); err != nil {
+		return err
+	}
+	l.loops.Add(3)
 	go l.prepare()
 	go l.keep()
+	go l.watchSpace()
 	for _, d := range l.Damage() {
 		l.log.Error("log is damaged", "damage", d.String())
 	}

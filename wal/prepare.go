@@ -23,7 +23,9 @@ const (
 type preparer struct {
 	ready chan spare    // never blocks: room for the bound and one being made
 	taken chan struct{} // the goroutine: look whether one must be made; capacity 1
-	seq   atomic.Uint64 // highest number given to a spare's name
+	// waiting: a writer cannot go on without one.
+	waiting atomic.Bool
+	seq     atomic.Uint64 // highest number given to a spare's name
 }
 
 func newPreparer(spares int) preparer {
@@ -50,8 +52,11 @@ func (l *Log) prepare() {
 			case errors.Is(err, syscall.ENOSPC):
 				// Nothing of the log is touched by this: a new file is tried
 				// again. A writer that needs it meanwhile runs into its stall limit.
+				if l.prep.waiting.Load() && l.ReleaseReserve() {
+					continue
+				}
 				l.log.Error("no space for the next log segment", "error", err)
-				if !l.sleep(noSpaceRetry) {
+				if !l.sleep(noSpaceRetry, l.prep.taken) {
 					return
 				}
 			case l.usable() != nil:
@@ -71,10 +76,14 @@ func (l *Log) prepare() {
 	}
 }
 
-// sleep waits; false means stop.
-func (l *Log) sleep(d time.Duration) bool {
+// sleep waits, until woken at the longest; false means stop.
+func (l *Log) sleep(d time.Duration, wake <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
 	select {
-	case <-time.After(d):
+	case <-timer.C:
+		return true
+	case <-wake:
 		return true
 	case <-l.closed:
 	case <-l.fuse.blown:
@@ -134,10 +143,21 @@ func (l *Log) writeZeros(path string, size int64) (err error) {
 func (l *Log) takeSpare(batchBlocks uint32) (s spare, err error) {
 	if want := batchBlocks + 1; want > l.cfg.blocks() {
 		err = l.guard("prepare large segment", func() (err error) {
-			s, err = l.makeSpare(want)
+			if s, err = l.makeSpare(want); errors.Is(err, syscall.ENOSPC) && l.ReleaseReserve() {
+				s, err = l.makeSpare(want)
+			}
 			return err
 		})
 		return s, err
+	}
+	select {
+	case s = <-l.prep.ready:
+		poke(l.prep.taken)
+		return s, l.fuse.check()
+	default:
+		l.prep.waiting.Store(true)
+		defer l.prep.waiting.Store(false)
+		poke(l.prep.taken)
 	}
 	err = l.guard("wait for a prepared segment", func() error {
 		select {

@@ -181,8 +181,10 @@ func (l *Log) knownTerm(index uint64) (term uint64, known bool) {
 // mendable: the segment is damaged, and every entry of it is there or may stay
 // lost. (Holes that were left before may stay too, but are no reason to write.)
 func (l *Log) mendable(seg *segment, holes uint64) bool {
-	reason := seg.unsound
-	for _, d := range seg.damage {
+	l.mu.RLock()
+	reason, damage := seg.unsound, seg.damage // never changed in place
+	l.mu.RUnlock()
+	for _, d := range damage {
 		if d.First == 0 {
 			continue
 		}

@@ -56,6 +56,9 @@ func (osFS) MkdirAll(name string, perm fs.FileMode) error {
 
 func (osFS) Stat(name string) (fs.FileInfo, error) { return os.Stat(name) }
 
+// FreeBytes implements FreeSpacer.
+func (osFS) FreeBytes(dir string) (int64, error) { return freeBytes(dir) }
+
 func (osFS) SyncDir(name string) (err error) {
 	d, err := os.Open(name)
 	if err != nil {

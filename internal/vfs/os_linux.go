@@ -1,6 +1,7 @@
 package vfs
 
 import (
+	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -36,4 +37,18 @@ func control(f *os.File, fn func(fd int) error) error {
 		return err
 	}
 	return ferr
+}
+
+// freeBytes counts what is left to a user without privileges.
+func freeBytes(dir string) (int64, error) {
+	var st unix.Statfs_t
+	for {
+		err := unix.Statfs(dir, &st)
+		if err == nil {
+			return int64(st.Bavail) * st.Bsize, nil
+		}
+		if err != unix.EINTR {
+			return 0, fmt.Errorf("free space of %s: %w", dir, err)
+		}
+	}
 }

@@ -67,6 +67,21 @@ type CacheDropper interface {
 	DropCache() error
 }
 
+// FreeSpacer is implemented by file systems that know how much room is left.
+type FreeSpacer interface {
+	// FreeBytes is what this process may still write in a folder's file system.
+	FreeBytes(dir string) (int64, error)
+}
+
+// FreeBytes asks the file system; an error wrapping errors.ErrUnsupported when
+// it does not know.
+func FreeBytes(fsys FS, dir string) (int64, error) {
+	if f, ok := fsys.(FreeSpacer); ok {
+		return f.FreeBytes(dir)
+	}
+	return 0, fmt.Errorf("free space of %s: %w", dir, errors.ErrUnsupported)
+}
+
 // ReadFile reads a whole file.
 func ReadFile(fsys FS, name string) (b []byte, err error) {
 	f, err := fsys.Open(name)

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -137,4 +138,32 @@ func TestWriteFileAtomicFailsWithEachOperation(t *testing.T) {
 		fsys := errfs.Wrap(memIn(t, "/d"), errfs.OnNth(kind, "*", 1, boom, nil))
 		require.ErrorIs(t, vfs.WriteFileAtomic(fsys, "/d/f", []byte("x"), 0o600), boom, kind)
 	}
+}
+
+func TestFreeBytesIsKnown(t *testing.T) {
+	eachFS(t, func(t *testing.T, fsys vfs.FS, dir string) {
+		free, err := vfs.FreeBytes(fsys, dir)
+		require.NoError(t, err)
+		require.Positive(t, free)
+	})
+}
+
+func TestFullFileSystemSaysSo(t *testing.T) {
+	m := memIn(t, "/d")
+	m.SetCapacity(10)
+	f, err := m.Create("/d/f")
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte("12345678"), 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte("abc"), 8)
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	_, err = f.WriteAt([]byte("abcdefgh"), 0)
+	require.NoError(t, err, "overwriting takes no room")
+	free, err := m.FreeBytes("/d")
+	require.NoError(t, err)
+	require.Equal(t, int64(2), free)
+	require.NoError(t, m.Remove("/d/f"))
+	free, err = m.FreeBytes("/d")
+	require.NoError(t, err)
+	require.Equal(t, int64(10), free)
 }

@@ -194,6 +194,14 @@ func (f *FS) Lock(name string) (io.Closer, error) {
 	return f.FS.Lock(name)
 }
 
+// FreeBytes implements vfs.FreeSpacer.
+func (f *FS) FreeBytes(dir string) (int64, error) {
+	if err := f.ask(Op{Kind: Other, Path: dir}); err != nil {
+		return 0, pathErr("statfs", dir, err)
+	}
+	return vfs.FreeBytes(f.FS, dir)
+}
+
 func pathErr(op, name string, err error) error {
 	return &fs.PathError{Op: op, Path: name, Err: err}
 }

@@ -4,6 +4,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"syscall"
 )
 
 // file is an open handle; pos belongs to Read, Write and Seek.
@@ -104,6 +105,9 @@ func (f *file) WriteAt(p []byte, off int64) (int, error) {
 	if !f.writable() {
 		return 0, &fs.PathError{Op: "write", Path: f.name, Err: fs.ErrPermission}
 	}
+	if !f.fs.room(f.n, off+int64(len(p))) {
+		return 0, &fs.PathError{Op: "write", Path: f.name, Err: syscall.ENOSPC}
+	}
 	f.n.writeAt(p, off)
 	return len(p), nil
 }
@@ -119,6 +123,9 @@ func (f *file) Write(p []byte) (int, error) {
 	}
 	if f.flag&os.O_APPEND != 0 {
 		f.pos = int64(len(f.n.data))
+	}
+	if !f.fs.room(f.n, f.pos+int64(len(p))) {
+		return 0, &fs.PathError{Op: "write", Path: f.name, Err: syscall.ENOSPC}
 	}
 	f.n.writeAt(p, f.pos)
 	f.pos += int64(len(p))

@@ -16,6 +16,7 @@ package memfs
 import (
 	"io"
 	"io/fs"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -35,6 +36,45 @@ type FS struct {
 	mu    sync.Mutex
 	root  *node
 	locks map[string]bool
+	// capacity bounds the bytes of all files, 0 for no bound. A clone has none.
+	capacity int64
+}
+
+// SetCapacity makes the file system as large as that: writes that would grow a
+// file past it fail with ENOSPC. 0 takes the bound away.
+func (f *FS) SetCapacity(bytes int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.capacity = bytes
+}
+
+// FreeBytes implements vfs.FreeSpacer.
+func (f *FS) FreeBytes(string) (int64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.free(), nil
+}
+
+func (f *FS) free() int64 {
+	if f.capacity == 0 {
+		return math.MaxInt64
+	}
+	return max(f.capacity-f.root.bytes(), 0)
+}
+
+// bytes is the size of a file, or of all files below a folder.
+func (n *node) bytes() (sum int64) {
+	sum = int64(len(n.data))
+	for _, c := range n.entries {
+		sum += c.bytes()
+	}
+	return sum
+}
+
+// room says whether a file may grow to size.
+func (f *FS) room(n *node, size int64) bool {
+	grow := size - int64(len(n.data))
+	return grow <= 0 || f.capacity == 0 || grow <= f.free()
 }
 
 // node is a file or a folder.
