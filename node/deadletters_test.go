@@ -144,6 +144,18 @@ func TestDeadLettersAreReplayedDiscardedAndAudited(t *testing.T) {
 	require.Equal(t, "r-1", success["request_id"])
 	require.Equal(t, false, success["open"])
 
+	// An emitter is paused: nothing is attempted; it goes on when it is resumed.
+	status, out = r.do(http.MethodPost, "/v1/emitters/orders/billing/pause", `{"reason":"maintenance"}`)
+	require.Equal(t, 200, status, out)
+	status, _ = r.do(http.MethodPost, "/v1/emitters/orders/nobody/pause", "")
+	require.Equal(t, 404, status)
+	soon(t, "it stops here", func() bool {
+		_, out := r.do(http.MethodPost, "/v1/dlq/replay", `{"ids":`+list(ids[3])+`,"dry_run":true}`)
+		return fmt.Sprint(out["counts"]) == "map[failed:1]"
+	})
+	status, _ = r.do(http.MethodPost, "/v1/emitters/orders/billing/resume", "")
+	require.Equal(t, 200, status)
+
 	// The volume follows, the export is what stands in its files, and the trail is in a file.
 	volume := cfg.DeadLetterDirectory()
 	lines := func() (all []string) {

@@ -40,8 +40,11 @@ type app struct {
 // usageError is a command line that cannot be meant.
 type usageError struct{ error }
 
-// errReported fails a verb that has already said why, in its data.
-var errReported = errors.New("")
+// errReported fails a verb that has already said why, in its data; errActUnknown likewise, with the code of an unknown outcome.
+var (
+	errReported   = errors.New("")
+	errActUnknown = fmt.Errorf("%w", errReported)
+)
 
 // run parses and executes; it returns the exit code.
 func (a *app) run(ctx context.Context, args []string) int {
@@ -63,6 +66,8 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.Is(err, errActUnknown):
+		return exitUnknown
 	case errors.As(err, &usage):
 		return exitUsage
 	case errors.As(err, &damage):
@@ -94,7 +99,7 @@ func (a *app) root() *cobra.Command {
 	}
 	group(root)
 	root.AddCommand(a.devCommand(), a.serverCommand(), a.channelCommand(), a.sendCommand(), a.tailCommand(), a.ledgerCommand(),
-		a.explainCommand(), a.dlqCommand(), a.clusterCommand(), a.configCommand(), a.walCommand(), a.versionCommand())
+		a.explainCommand(), a.dlqCommand(), a.auditCommand(), a.emitterCommand(), a.clusterCommand(), a.configCommand(), a.walCommand(), a.versionCommand())
 	return root
 }
 

@@ -11,8 +11,8 @@ import (
 )
 
 func (a *app) dlqCommand() *cobra.Command {
-	c := group(&cobra.Command{Use: "dlq", Short: "Look at dead letters"})
-	c.AddCommand(a.dlqList(), a.dlqShow())
+	c := group(&cobra.Command{Use: "dlq", Short: "Look at dead letters, replay and discard them"})
+	c.AddCommand(a.dlqList(), a.dlqShow(), a.dlqReplay(), a.dlqDiscard(), a.dlqExport())
 	return c
 }
 

@@ -38,6 +38,8 @@ func (s *Service) Mount(mux *http.ServeMux, allowed func(*http.Request) (actor s
 	mux.HandleFunc("POST /v1/dlq/discard", act("dlq.discard", func(ctx context.Context, act Act, _ body) (Answer, error) {
 		return s.Discard(ctx, act)
 	}))
+	mux.HandleFunc("POST /v1/emitters/{channel}/{emitter}/pause", s.servePause(true, allowed))
+	mux.HandleFunc("POST /v1/emitters/{channel}/{emitter}/resume", s.servePause(false, allowed))
 	guarded := func(h http.HandlerFunc) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			if _, ok := allowed(r); !ok {
@@ -142,15 +144,15 @@ func (s *Service) serveAct(w http.ResponseWriter, r *http.Request, action string
 	writeJSON(w, out)
 }
 
-// actProblem answers an act that was not begun: without a committed intent nothing is dispatched.
+// actProblem answers an act that was not begun, or may not have been: the error says which.
 func (s *Service) actProblem(w http.ResponseWriter, err error) {
 	var pe *cluster.ProposeError
 	if errors.As(err, &pe) && pe.Outcome != cluster.Unknown {
 		w.Header().Set("Retry-After", "1")
-		problem(w, http.StatusServiceUnavailable, "no-leader", "nothing was dispatched: "+err.Error())
+		problem(w, http.StatusServiceUnavailable, "no-leader", err.Error())
 		return
 	}
-	problem(w, http.StatusGatewayTimeout, "unknown-outcome", "the intent may be committed; nothing was dispatched: "+err.Error())
+	problem(w, http.StatusGatewayTimeout, "unknown-outcome", "look at the audit trail before it is repeated: "+err.Error())
 }
 
 // requestID is the client's, when it is short and plain, else a new one.

@@ -38,7 +38,7 @@ func (s *Service) Replay(ctx context.Context, act Act, o ReplayOptions) (Answer,
 	if !o.DryRun {
 		id, err := s.audit.intend(ctx, act)
 		if err != nil {
-			return a, err
+			return a, fmt.Errorf("nothing was sent: %w", err)
 		}
 		a.Intent = id
 	}
@@ -150,7 +150,7 @@ func (s *Service) Discard(ctx context.Context, act Act) (Answer, error) {
 	var a Answer
 	id, err := s.audit.intend(ctx, act)
 	if err != nil {
-		return a, err
+		return a, fmt.Errorf("nothing was discarded: %w", err)
 	}
 	a.Intent = id
 	groups, statuses := s.group(ctx, act.Targets)
