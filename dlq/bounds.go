@@ -54,6 +54,35 @@ func (v *Volume) Maintain(ctx context.Context) error {
 	return nil
 }
 
+// Failing is why the volume takes no records, other than that it is at its bound: I/O error, read-only, file system full. nil
+// when it does. The node then gives its emitters to another one.
+func (v *Volume) Failing() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.failing
+}
+
+// Probe writes, fsyncs and removes a little file, to see whether a volume that failed works again.
+func (v *Volume) Probe() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	name := v.path(activeName + tmpSuffix)
+	err := v.writeTo(name, func(f vfs.File) error {
+		_, err := f.Write(make([]byte, 4096))
+		return err
+	})
+	if err == nil {
+		err = v.fs.Remove(name)
+	}
+	if err == nil {
+		err = v.fs.SyncDir(v.dir)
+	}
+	if v.failing = err; err != nil {
+		return fmt.Errorf("probe dead-letter volume: %w", err)
+	}
+	return nil
+}
+
 func (v *Volume) maintainLocked() error {
 	if err := v.settleDirectory(); err != nil {
 		return err

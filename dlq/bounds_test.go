@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"penstock/internal/vfs"
+	"penstock/internal/vfs/errfs"
 	"penstock/internal/vfs/memfs"
 )
 
@@ -200,4 +201,28 @@ func TestACutActiveFileIsPutInOrderBeforeAnythingIsAppended(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 3, st.Dead)
 	require.Contains(t, fmt.Sprint(names(t, fsys)), quarantineName)
+}
+
+func TestAVolumeThatFailsIsToldFromOneAtItsBound(t *testing.T) {
+	fsys := errfs.Wrap(memfs.New(), nil)
+	v := open(t, fsys, func(c *Config) { c.MaxBytes = 5000 })
+	require.NoError(t, v.Append(t.Context(), records(1, 2)))
+	require.ErrorIs(t, v.Append(t.Context(), records(3, 6)), ErrFull)
+	require.NoError(t, v.Failing(), "a full one holds the emitter and does not move it")
+	readOnly := errors.New("read-only file system")
+	fsys.Set(func(op errfs.Op) error {
+		if op.Kind.Mutates() {
+			return readOnly
+		}
+		return nil
+	})
+	require.ErrorIs(t, v.Append(t.Context(), records(3, 3)), readOnly)
+	require.ErrorIs(t, v.Failing(), readOnly)
+	require.ErrorIs(t, v.Probe(), readOnly)
+	fsys.Set(nil)
+	require.ErrorIs(t, v.Failing(), readOnly)
+	require.NoError(t, v.Probe())
+	require.NoError(t, v.Failing(), "mended")
+	require.Equal(t, []string{activeName}, names(t, fsys))
+	require.NoError(t, v.Append(t.Context(), records(3, 3)))
 }

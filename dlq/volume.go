@@ -70,8 +70,9 @@ type Volume struct {
 	activeSince time.Time // of its first record
 	file        vfs.File  // of the active segment; nil while there is none open
 	index       index
-	broken      bool // the active file may hold more than its durable size
-	unsettled   bool // a name may not be durable yet
+	broken      bool  // the active file may hold more than its durable size
+	unsettled   bool  // a name may not be durable yet
+	failing     error // the last append failed, and not at a bound
 	closed      bool
 
 	dropMu sync.Mutex // one drop at a time; taken before mu
@@ -225,8 +226,12 @@ func (v *Volume) appendLines(ctx context.Context, lines []byte, records []Record
 		if v.cfg.Overflow != DropOldest || !errors.Is(err, ErrFull) {
 			v.metrics.writeFailures.Inc()
 		}
+		if !errors.Is(err, ErrFull) {
+			v.failing = err
+		}
 		return fmt.Errorf("append to dead-letter volume: %w", err)
 	}
+	v.failing = nil
 	for i := range records {
 		v.count(&v.active, v.next, &records[i])
 	}

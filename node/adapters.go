@@ -1,6 +1,8 @@
 package node
 
 import (
+	"encoding/json"
+
 	"penstock/cluster"
 	"penstock/emit"
 	"penstock/fsm"
@@ -26,9 +28,16 @@ func members(c *cluster.Cluster) owner.Members {
 		if !ok {
 			return nil, false
 		}
+		fails := map[string]bool{}
+		for _, m := range c.Members() {
+			var r reported
+			if len(m.Extra) > 0 && json.Unmarshal(m.Extra, &r) == nil {
+				fails[m.ID] = r.VolumeFails
+			}
+		}
 		out := make([]emit.Node, len(nodes))
 		for i, n := range nodes {
-			out[i] = emit.Node{ID: n.ID, Live: n.Live, Silent: n.Silent, Eligible: n.Eligible}
+			out[i] = emit.Node{ID: n.ID, Live: n.Live, Silent: n.Silent, Eligible: n.Eligible && !fails[n.ID]}
 		}
 		return out, true
 	}

@@ -162,13 +162,23 @@ func initCommand(clusterID [16]byte, name string) []byte {
 	return command.Encode(cmd)
 }
 
-// report is what this node tells the others of itself beside the indexes: the newest comparable state hash.
+// reported is what a node tells the others of itself beside the indexes: the newest comparable state hash, and whether it can
+// keep dead letters.
+type reported struct {
+	fsm.RingHash
+	VolumeFails bool `json:",omitempty"`
+}
+
 func (n *Node) report() json.RawMessage {
+	r := reported{VolumeFails: n.volume.Failing() != nil}
 	hashes := n.machine.Hashes()
-	if len(hashes) == 0 {
+	if len(hashes) == 0 && !r.VolumeFails {
 		return nil
 	}
-	b, err := json.Marshal(hashes[len(hashes)-1])
+	if len(hashes) > 0 {
+		r.RingHash = hashes[len(hashes)-1]
+	}
+	b, err := json.Marshal(r)
 	if err != nil {
 		return nil
 	}

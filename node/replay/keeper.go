@@ -53,6 +53,13 @@ func (k *Keeper) Upkeep(ctx context.Context) {
 	if k.rebuilt == nil {
 		k.rebuilt = map[place]uint64{}
 	}
+	if err := k.Volume.Failing(); err != nil {
+		if err := k.Volume.Probe(); err != nil {
+			k.Logger.Error("dead-letter volume fails; this node gives its emitters up", "error", err)
+			return
+		}
+		k.Logger.Info("dead-letter volume works again")
+	}
 	if err := k.Volume.Maintain(ctx); err != nil {
 		k.Logger.Warn("dead-letter volume cannot be looked after", "error", err)
 		return

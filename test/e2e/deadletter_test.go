@@ -268,3 +268,46 @@ func TestWithoutAMajorityNothingIsReplayed(t *testing.T) {
 	require.EqualValues(t, 3, b.ledger(b.c).Dead)
 	require.Empty(t, b.receiver.Received("it"))
 }
+
+// TestAFailingVolumeMovesItsEmittersAndLosesNothing: DESIGN 4.18. The owner's volume fails in the middle of things; another node
+// takes the emitter and buries what has to be buried; all goes on when the volume is mended.
+func TestAFailingVolumeMovesItsEmittersAndLosesNothing(t *testing.T) {
+	t.Parallel()
+	b := bury(t, 5)
+	owner := b.owner(nil)
+	kept := owner.dlq + ".kept"
+	require.NoError(t, os.Rename(owner.dlq, kept))
+	require.NoError(t, os.WriteFile(owner.dlq, nil, 0o600)) // from now on every operation on the volume fails
+	sendByID(t, b.c, "orders", batch("d", 5, 20))
+	next := b.owner(owner)
+	eventually(t, 30*time.Second, "buried by the new owner", func() error {
+		if e := b.ledger(b.c); e.Dead != 25 || e.Pending != 0 {
+			return fmt.Errorf("%+v", e)
+		}
+		return nil
+	})
+	require.NotEqual(t, owner.id, next.id)
+	require.NoError(t, os.Remove(owner.dlq))
+	require.NoError(t, os.Rename(kept, owner.dlq))
+	b.receiver.Script("it")
+	sendByID(t, b.c, "orders", batch("d", 25, 5))
+	eventually(t, 30*time.Second, "delivery goes on", func() error {
+		if e := b.ledger(b.c); e.Delivered != 5 {
+			return fmt.Errorf("%+v", e)
+		}
+		return nil
+	})
+	eventually(t, 30*time.Second, "every dead letter is in the new owner's volume", func() error {
+		letters, err := b.c.DeadLetters(context.Background(), client.DeadLetterFilter{})
+		if err != nil {
+			return err
+		}
+		text := volumeText(b.owner(nil))
+		for _, l := range letters {
+			if !strings.Contains(text, l.ID) {
+				return fmt.Errorf("%s is missing", l.ID)
+			}
+		}
+		return nil
+	})
+}
