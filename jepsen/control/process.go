@@ -98,6 +98,13 @@ func (p *Process) runningLocked() bool {
 	}
 }
 
+// SetEnv changes the environment of the next start.
+func (p *Process) SetEnv(env []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.env = env
+}
+
 // Running tells whether the process was started and not yet reaped.
 func (p *Process) Running() bool {
 	p.mu.Lock()

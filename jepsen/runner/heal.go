@@ -21,6 +21,11 @@ func (r *run) heal(ctx context.Context) error {
 		return errors.Join(errs...)
 	}
 	for _, n := range r.cluster.Nodes() {
+		if r.o.Chaos { // the fault is in the process: it ends with it
+			n.Process.SetEnv(nil)
+			_, err := n.Process.Stop(ctx, 15*time.Second)
+			errs = append(errs, err)
+		}
 		errs = append(errs, control.Flush(ctx, r.cluster.Net, n.Host))
 		if n.Process.Running() {
 			_ = n.Process.Signal(syscall.SIGCONT)
