@@ -124,6 +124,9 @@ func TestDeadLettersAreReplayedDiscardedAndAudited(t *testing.T) {
 	status, out = r.do(http.MethodPost, "/v1/dlq/replay", `{"ids":`+list(ids[0])+`}`)
 	require.Equal(t, 200, status)
 	require.Equal(t, map[string]any{"resolved": 1.0}, out["counts"])
+	status, out = r.do(http.MethodGet, "/v1/dlq/"+ids[0], "")
+	require.Equal(t, 200, status)
+	require.Equal(t, "replayed", out["state"], "looking it up says what became of it")
 
 	status, out = r.do(http.MethodPost, "/v1/dlq/discard", `{"ids":`+list(ids[2])+`,"reason":"a test order"}`)
 	require.Equal(t, 200, status)

@@ -125,7 +125,9 @@ func TestExplainShowsDeadLettersAndPoison(t *testing.T) {
 	require.Equal(t, command.OK, s.Report(em, outcome(command.Discarded, 1, s.Now())))
 	d = s.delivery("a")
 	require.Equal(t, "discarded", d.State)
-	s.get("/v1/dlq/"+fsm.DeadLetterID(em.ChannelIndex, em.EmitterIndex, event.Position{Index: r.Index})).problem(404, "not-found")
+	var gone resolvedAnswer
+	s.get("/v1/dlq/" + fsm.DeadLetterID(em.ChannelIndex, em.EmitterIndex, event.Position{Index: r.Index})).ok(&gone)
+	require.Equal(t, "discarded", gone.State, "what became of it is remembered for a while")
 }
 
 func TestExplainSaysWhyNothingHappens(t *testing.T) {
