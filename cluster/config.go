@@ -29,6 +29,8 @@ type StateMachine interface {
 	// Apply returns one result per command, or nil results when index was applied before. An error ends the process.
 	Apply(index, term uint64, data []byte) ([][]byte, error)
 	Applied() (index, term uint64)
+	// OwnersIndex is an index such that a node that has applied it knows every move of an emitter applied here.
+	OwnersIndex() uint64
 	// Stamp is the stamp of the last applied entry, unix nanoseconds.
 	Stamp() int64
 	Checkpoint() error

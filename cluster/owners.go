@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,39 +18,73 @@ const leaseMargin = 200 * time.Millisecond
 // renewals keeps this node's lease: every quarter of it the leader is asked, and what it grants counts from before the question.
 func (c *Cluster) renewals(ctx context.Context) {
 	for {
-		if leader := c.Leader(); leader != "" {
-			asked := time.Now()
-			if err := c.askLease(ctx, leader); err != nil {
-				c.logger.Debug("lease not renewed", "leader", leader, "error", err)
-			} else if c.lease.extend(asked.Add(c.cfg.LeaseTTL)) {
-				c.changed.fire()
-			}
+		pause := c.cfg.LeaseTTL / 4
+		if leader := c.Leader(); leader != "" && !c.renew(ctx, leader) {
+			pause = catchUpPoll
 		}
 		select {
-		case <-time.After(c.cfg.LeaseTTL / 4):
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-func (c *Cluster) askLease(ctx context.Context, leader string) error {
+// catchUpPoll is how soon a node that is behind looks again whether it may take its lease.
+const catchUpPoll = 50 * time.Millisecond
+
+// renew asks the leader once; false while this node is behind and should ask again soon.
+func (c *Cluster) renew(ctx context.Context, leader string) bool {
+	asked := time.Now()
+	granted, err := c.askLease(ctx, leader)
+	switch {
+	case err != nil:
+		c.logger.Debug("lease not renewed", "leader", leader, "error", err)
+		return true
+	case !granted:
+		return false
+	}
+	if c.lease.extend(asked.Add(c.cfg.LeaseTTL)) {
+		c.changed.fire()
+	}
+	return true
+}
+
+// askLease asks with what this node knows: whether it holds the lease, and its applied index.
+//
+//	question  | held u8 | applied u64 |     answer  | granted u8 |     integers are little-endian
+func (c *Cluster) askLease(ctx context.Context, leader string) (granted bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.LeaseTTL/2)
 	defer cancel()
-	if leader == c.cfg.NodeID {
-		_, err := c.serveLease(ctx, leader, nil)
-		return err
+	applied, _ := c.sm.Applied()
+	question := binary.LittleEndian.AppendUint64([]byte{0}, applied)
+	if c.lease.Valid() {
+		question[0] = 1
 	}
-	_, err := c.client.call(ctx, laneControl, leader, methodLease, nil)
-	return err
+	var answer []byte
+	if leader == c.cfg.NodeID {
+		answer, err = c.serveLease(ctx, leader, question)
+	} else {
+		answer, err = c.client.call(ctx, laneControl, leader, methodLease, question)
+	}
+	if err != nil {
+		return false, err
+	}
+	return len(answer) == 1 && answer[0] == 1, nil
 }
 
 var errSilentLeader = errors.New("the leader is silent: a write to its log is outstanding")
 
 // serveLease renews the lease of a node, after this node has heard from a quorum by requests it sent later than the question came: it
 // leads now, not only then. The grant is noted before the answer goes out and counts from the note.
-func (c *Cluster) serveLease(ctx context.Context, from string, _ []byte) ([]byte, error) {
+//
+// A lease that is held goes on. One that lapsed, or was never held by that process, is granted only to a node that knows of
+// every move: its emitters may have got another owner meanwhile, and from its old state it would send as theirs.
+func (c *Cluster) serveLease(ctx context.Context, from string, question []byte) ([]byte, error) {
 	came := time.Now()
+	if len(question) != 9 {
+		return nil, fmt.Errorf("lease question of %d bytes, want 9", len(question))
+	}
 	t := c.tenure()
 	if t == nil {
 		return nil, ErrNoLeader
@@ -69,8 +104,11 @@ func (c *Cluster) serveLease(ctx context.Context, from string, _ []byte) ([]byte
 	if t.ctx.Err() != nil {
 		return nil, ErrNoLeader
 	}
+	if question[0] != 1 && binary.LittleEndian.Uint64(question[1:]) < c.sm.OwnersIndex() {
+		return []byte{0}, nil
+	}
 	t.grants.grant(from, time.Now(), c.cfg.LeaseTTL)
-	return nil, nil
+	return []byte{1}, nil
 }
 
 // heardQuorum tells whether a majority of the voters, this node included, accepted a request of this term that was sent after since.

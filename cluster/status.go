@@ -69,8 +69,27 @@ func (c *Cluster) Status() Status {
 		s.State = "starting"
 	default:
 		s.CommitIndex = in.raft.CommitIndex()
+		s.AppliedIndex = c.appliedThrough(s.AppliedIndex, s.CommitIndex)
 	}
 	return s
+}
+
+// ownEntries is how many entries behind the last command are looked at for being Raft's own.
+const ownEntries = 64
+
+// appliedThrough is the applied index as a user means it: no-ops and configurations never reach the state machine, so with
+// nothing else behind the last command it counts as caught up.
+func (c *Cluster) appliedThrough(applied, commit uint64) uint64 {
+	if commit <= applied || commit-applied > ownEntries {
+		return applied
+	}
+	for i := applied + 1; i <= commit; i++ {
+		var l raft.Log
+		if err := c.log.GetLog(i, &l); err != nil || l.Type == raft.LogCommand {
+			return applied
+		}
+	}
+	return commit
 }
 
 // Leader gives the id of the node that leads as far as this one knows, or "".

@@ -138,6 +138,14 @@ type toySM struct {
 	mu      sync.Mutex
 	state   toyState
 	applies int
+	owners  uint64
+}
+
+// OwnersIndex implements StateMachine: a command "owners" moves an emitter.
+func (t *toySM) OwnersIndex() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.owners
 }
 
 type toyState struct {
@@ -180,6 +188,9 @@ func (s *toySM) Apply(index, term uint64, data []byte) ([][]byte, error) {
 		var f uint64
 		if n, _ := fmt.Sscanf(string(c), "floor:%d", &f); n == 1 {
 			s.state.Floor = max(s.state.Floor, f)
+		}
+		if string(c) == "owners" {
+			s.owners = index
 		}
 		s.state.Commands = append(s.state.Commands, string(c))
 		results[i] = binary.BigEndian.AppendUint64(nil, uint64(len(s.state.Commands)))

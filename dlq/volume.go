@@ -16,6 +16,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"penstock/internal/vfs"
+
+	"penstock/internal/chaos"
+	"penstock/internal/mutant"
 )
 
 // Errors of a volume.
@@ -284,7 +287,7 @@ func (v *Volume) append(lines []byte) error {
 		v.file, v.active, v.activeSince = f, segment{}, v.cfg.Now()
 	}
 	_, err := v.file.WriteAt(lines, v.active.size)
-	if err == nil {
+	if err == nil && !mutant.On(mutant.OutcomeBeforeDLQSync) {
 		err = v.file.Sync()
 	}
 	if err == nil && fresh {
@@ -296,6 +299,7 @@ func (v *Volume) append(lines []byte) error {
 		return errors.Join(err, v.closeFile())
 	}
 	v.active.size += int64(len(lines)) // the point of no return
+	chaos.Point("dlq.after_fsync")
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/internal/chaos"
 	"penstock/internal/spec"
 )
 
@@ -84,6 +85,7 @@ func (r *runner) launch(w *work) {
 			c := Compaction{ID: id, First: first, Last: last, Deliveries: d.deliveries}
 			began := time.Now()
 			d.res, d.made = r.deps.Sink.Deliver(r.attemptCtx, &c), true
+			chaos.Point("emit.after_send")
 			d.took = time.Since(began)
 			d.cutOff = !d.res.OK && r.attemptCtx.Err() != nil
 		}

@@ -208,6 +208,7 @@ func (s *state) assign(a command.Assign) command.PlainResult {
 			s.endClaims(e, "the emitter got another owner")
 			e.owner = item.Node
 			e.epoch++
+			s.moved = true
 			s.mark(e.rowEmitter)
 		}
 	}

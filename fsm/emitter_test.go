@@ -378,3 +378,17 @@ func TestReadsAgreeWithOneAnother(t *testing.T) {
 	require.Zero(t, e.UnresolvedBytes)
 	require.False(t, r.m.CheckpointDue())
 }
+
+func TestOwnersIndexIsThatOfTheLastMove(t *testing.T) {
+	r := newRig(t)
+	r.put(channelOf("c", fileEmitter("f", 1, 0, 0)))
+	r.own(r.emitter("c", 0))
+	moved, _ := r.m.Applied()
+	require.Equal(t, moved, r.m.OwnersIndex())
+	r.send("c", "a")
+	require.Equal(t, moved, r.m.OwnersIndex())
+	again := r.reopen()
+	applied, _ := again.Applied()
+	require.GreaterOrEqual(t, again.OwnersIndex(), moved, "a process that begins anew takes its own beginning")
+	require.LessOrEqual(t, again.OwnersIndex(), applied)
+}

@@ -103,7 +103,7 @@ func (l *loader) row(t uint8, key, value []byte) error {
 
 // finish checks the rows against the head and gives the state.
 func (l *loader) finish(h head) (*state, error) {
-	l.s.index, l.s.term = h.index, h.term
+	l.s.index, l.s.term, l.s.owners = h.index, h.term, h.index
 	for t := tableMeta; t < tableEnd; t++ {
 		if l.s.tracker.sums[t] != h.sums[t] {
 			return nil, fmt.Errorf("the rows of table %s do not give the hash that was stored with them", t)

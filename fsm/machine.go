@@ -130,6 +130,9 @@ func (s *state) applyEntry(index, term uint64, data []byte) ([][]byte, error) {
 		results[i] = out[from:len(out):len(out)]
 	}
 	s.index, s.term = index, term
+	if s.moved {
+		s.owners, s.moved = index, false
+	}
 	s.mark(rowKey(tableTerms, s.terms.push(appliedEntry{index, term})))
 	s.weight += entryWeight
 	return results, nil

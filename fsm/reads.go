@@ -90,6 +90,14 @@ func (m *Machine) Applied() (index, term uint64) {
 	return m.mu.index, m.mu.term
 }
 
+// OwnersIndex is an index such that a node that has applied it knows every move of an emitter applied here: that of the last
+// one, or where this process began.
+func (m *Machine) OwnersIndex() uint64 {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.mu.owners
+}
+
 // Stamp is the stamp of the last applied entry; it never goes back.
 func (m *Machine) Stamp() int64 {
 	m.mu.RLock()

@@ -9,6 +9,8 @@ import (
 	"io"
 
 	"penstock/fsm/internal/wire"
+
+	"penstock/internal/mutant"
 )
 
 // The snapshot stream, docs/format/state.md. Constants of the format: they never change.
@@ -141,6 +143,11 @@ func (m *Machine) Restore(r io.Reader) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.state = s
+	if mutant.On(mutant.DedupNotInSnapshot) {
+		for _, c := range s.channels {
+			c.dedup = newDedup()
+		}
+	}
 	if m.mu.changed != nil {
 		close(m.mu.changed)
 		m.mu.changed = nil

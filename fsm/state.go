@@ -52,6 +52,11 @@ type state struct {
 	hashes []RingHash
 
 	gathering []*emitter // scratch of wake
+
+	// owners is the index of the last entry that gave an emitter to a node, or where this process began; moved says that the
+	// entry being applied did. Neither is part of the state.
+	owners uint64
+	moved  bool
 }
 
 // cluster is what ClusterInit said.

@@ -7,6 +7,8 @@ import (
 	"penstock/emit"
 	"penstock/fsm"
 	"penstock/node/owner"
+
+	"penstock/internal/mutant"
 )
 
 // stateMachine is the state machine as cluster declares it.
@@ -49,7 +51,12 @@ type lease struct{ cluster *cluster.Cluster }
 func leaseOf(c *cluster.Cluster) emit.Lease { return lease{c} }
 
 // Valid implements emit.Lease.
-func (l lease) Valid() bool { return l.cluster.Lease().Valid() }
+func (l lease) Valid() bool { return mutant.On(mutant.EmitOldEpoch) || l.cluster.Lease().Valid() }
 
 // Lost implements emit.Lease.
-func (l lease) Lost() <-chan struct{} { return l.cluster.Lease().Lost() }
+func (l lease) Lost() <-chan struct{} {
+	if mutant.On(mutant.EmitOldEpoch) {
+		return nil
+	}
+	return l.cluster.Lease().Lost()
+}

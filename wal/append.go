@@ -5,6 +5,9 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"penstock/internal/chaos"
+	"penstock/internal/mutant"
 )
 
 // StoreLog implements raft.LogStore.
@@ -89,7 +92,11 @@ func (l *Log) storeBatch(tail *segment, logs []*raft.Log) error {
 		if _, err := tail.file.WriteAt(raw, int64(tail.end)*blockSize); err != nil {
 			return err
 		}
+		chaos.Point("wal.before_fsync")
 		began := time.Now()
+		if mutant.On(mutant.AckBeforeFsync) {
+			return nil
+		}
 		err := tail.file.Sync()
 		l.metrics.fsync.Observe(time.Since(began).Seconds())
 		return err
@@ -100,6 +107,7 @@ func (l *Log) storeBatch(tail *segment, logs []*raft.Log) error {
 	if err != nil {
 		return err
 	}
+	chaos.Point("wal.after_fsync")
 	l.metrics.appended.Add(float64(len(raw)))
 
 	last := logs[len(logs)-1]
@@ -117,6 +125,7 @@ func (l *Log) storeBatch(tail *segment, logs []*raft.Log) error {
 
 // roll opens the next segment behind a full one.
 func (l *Log) roll(blocks uint32) error {
+	chaos.Point("wal.before_segment")
 	seg, err := l.openSegment(kindRoll, l.mu.last+1, l.mu.lastTerm, l.tailOrPrev(), blocks)
 	if err != nil {
 		return err

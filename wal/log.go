@@ -11,6 +11,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"penstock/internal/vfs"
+
+	"penstock/internal/mutant"
 )
 
 var (
@@ -180,7 +182,7 @@ func (l *Log) GetLog(index uint64, out *raft.Log) error {
 	}
 	l.mu.RLock()
 	switch {
-	case index == l.mu.base && index != 0:
+	case index == l.mu.base && index != 0 && !mutant.On(mutant.NoBaseRecord):
 		*out = raft.Log{Index: index, Term: l.mu.baseTerm, Type: raft.LogNoop}
 		l.mu.RUnlock()
 		return nil

@@ -6,6 +6,8 @@ import (
 	"hash/crc32"
 
 	"penstock/internal/vfs"
+
+	"penstock/internal/mutant"
 )
 
 // scanner reads one segment from its first batch on and says, at each place,
@@ -177,6 +179,9 @@ type verdict struct {
 // current in all sectors and yet bad. clean: as torn, without any sector of
 // the batch. Both only at or above the mark.
 func (s *scanner) judgeEnd(p uint32, index uint64) (verdict, error) {
+	if mutant.On(mutant.TruncateAtBadCRC) {
+		return verdict{torn: true, tornBlocks: s.hdr.blocks - p}, nil
+	}
 	if p < s.markEnd {
 		return verdict{}, s.badBatch(p, index, s.kindBehind(p))
 	}

@@ -25,6 +25,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 
 	"penstock/fsm"
+	"penstock/internal/chaos"
 )
 
 // Config of a Store. The zero value is good.
@@ -113,6 +114,7 @@ func (s *Store) Write(head []byte, rows []fsm.Row) error {
 				return err
 			}
 		}
+		chaos.Point("fsm.before_checkpoint")
 		return tx.Bucket(bucketMeta).Put(keyHead, head)
 	})
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 
 	"github.com/gofrs/flock"
+
+	"penstock/internal/mutant"
 )
 
 // OS is the operating system's file system.
@@ -60,6 +62,9 @@ func (osFS) Stat(name string) (fs.FileInfo, error) { return os.Stat(name) }
 func (osFS) FreeBytes(dir string) (int64, error) { return freeBytes(dir) }
 
 func (osFS) SyncDir(name string) (err error) {
+	if mutant.On(mutant.SkipDirFsync) {
+		return nil
+	}
 	d, err := os.Open(name)
 	if err != nil {
 		return err

@@ -63,13 +63,12 @@ type memberAnswer struct {
 
 func (a *API) clusterStatus(w http.ResponseWriter, r *http.Request) {
 	s := a.deps.Cluster.Status()
-	applied, _ := a.deps.Machine.Applied()
 	first, _ := a.deps.Log.FirstIndex()
 	last, _ := a.deps.Log.LastIndex()
 	base, _ := a.deps.Log.Base()
 	out := clusterAnswer{
 		ClusterID: s.ClusterID, Cluster: s.ClusterName, NodeID: a.cfg.NodeID, State: s.State, Leader: s.Leader, Term: s.Term,
-		CommitIndex: s.CommitIndex, AppliedIndex: applied, FirstIndex: first, LastIndex: last, BaseIndex: base,
+		CommitIndex: s.CommitIndex, AppliedIndex: s.AppliedIndex, FirstIndex: first, LastIndex: last, BaseIndex: base,
 		Floor: a.deps.Machine.Floor(), Horizon: a.deps.Machine.Horizon(), Installs: s.Installs,
 		Lease: a.deps.Cluster.Lease().Valid(), Waiting: s.Waiting,
 		Hashes: []ringHash{}, Members: []memberAnswer{},

@@ -1,0 +1,49 @@
+package cluster
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A node that was away must not take its lease from an old state: its emitters may have moved, and it would send as their
+// old owner (found by the fault harness, check fencing).
+func TestLapsedLeaseIsGrantedOnlyToANodeThatKnowsEveryMove(t *testing.T) {
+	t.Parallel()
+	nodes := newTestNodes(t, 3)
+	startAll(nodes)
+	leader := awaitLeader(t, nodes...)
+	leader.propose(t, "before")
+	leader.propose(t, "owners")
+	moved := leader.sm.OwnersIndex()
+	require.NotZero(t, moved)
+	leader.propose(t, "after")
+
+	ask := func(held byte, applied uint64) []byte {
+		answer, err := leader.c.serveLease(within(t, 5*time.Second), "n2", binary.LittleEndian.AppendUint64([]byte{held}, applied))
+		require.NoError(t, err)
+		return answer
+	}
+	require.Equal(t, []byte{0}, ask(0, moved-1), "it does not know of the move")
+	require.Equal(t, []byte{1}, ask(0, moved), "it does; the entries behind it may be on their way")
+	require.Equal(t, []byte{1}, ask(1, moved-1), "a lease that is held goes on: nothing of it can have moved")
+	_, err := leader.c.serveLease(within(t, 5*time.Second), "n2", nil)
+	require.Error(t, err)
+}
+
+// Entries that Raft makes for itself never reach the state machine: an idle node must not look as if it lagged for ever.
+func TestAppliedIndexReachesTheCommitIndexOnAnIdleCluster(t *testing.T) {
+	t.Parallel()
+	nodes := newTestNodes(t, 3)
+	startAll(nodes)
+	leader := awaitLeader(t, nodes...)
+	leader.propose(t, "a")
+	require.NoError(t, leader.c.Transfer(within(t, 5*time.Second)))
+	next := awaitLeader(t, nodes...)
+	eventually(t, 5*time.Second, func() bool {
+		s := next.c.Status()
+		return s.CommitIndex > 0 && s.AppliedIndex == s.CommitIndex
+	}, "applied is commit")
+}
