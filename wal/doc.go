@@ -20,8 +20,10 @@
 //
 // It does not know Raft's policy: terms and indexes are numbers to it, and the
 // only things it takes from the Raft library are the Log struct, the names of
-// the interface and the sentinel ErrLogNotFound. It does not repair,
-// carry or scrub yet; the format already has room for all three.
+// the interface and the sentinel ErrLogNotFound. It finds, reports,
+// cuts off and writes again what is damaged (Config.AllowDamage, Log.Damage,
+// Repair, LeaveHoles, CutAt, Scrub); where the entries come from, and whether
+// the node may vote meanwhile, is for others to decide. It does not carry.
 //
 // [Walk] reads a folder offline and writes nothing.
 package wal

@@ -281,11 +281,11 @@ func (sp *specimen) look() error {
 	sp.chain, sp.mark = c.chain, c.m
 	for _, k := range c.chain {
 		ld := &loaded{m: sp.mark}
-		seg, err := ld.scan(k, k.liveEnd == 0, false)
-		if err != nil {
-			return err
+		r := ld.scan(k, false)
+		if r.err != nil {
+			return r.err
 		}
-		sp.good = append(sp.good, seg)
+		sp.good = append(sp.good, r.seg)
 	}
 	return nil
 }
@@ -297,10 +297,10 @@ func (sp *specimen) classifySegment(name string, at int) (outcome, error) {
 	i := slices.IndexFunc(sp.chain, func(k link) bool { return filepath.Base(k.path) == name })
 	k, good := sp.chain[i], sp.good[i]
 	ld := &loaded{m: sp.mark}
-	seg, err := ld.scan(k, k.liveEnd == 0, false)
-	if err == nil {
+	r := ld.scan(k, false)
+	if r.err == nil {
 		switch {
-		case seg.n != good.n || !slices.Equal(seg.offsets, good.offsets) || ld.torn:
+		case r.seg.n != good.n || !slices.Equal(r.seg.offsets, good.offsets) || r.torn.torn:
 			return "", errors.New("another extent, and not a word")
 		case at < (int(good.offsets[good.n])+blockData-1)/blockData*blockSize:
 			return "", errors.New("in a batch, and not a word")
@@ -308,13 +308,14 @@ func (sp *specimen) classifySegment(name string, at int) (outcome, error) {
 		return identical, nil
 	}
 	var damage *DamageError
-	if !errors.As(err, &damage) {
-		return "", fmt.Errorf("neither good nor damaged: %w", err)
+	if !errors.As(r.err, &damage) {
+		return "", fmt.Errorf("neither good nor damaged: %w", r.err)
 	}
-	if seg, err = ld.scan(k, k.liveEnd == 0, true); err != nil {
+	if r = ld.scan(k, true); r.err != nil {
 		return refused, nil
 	}
-	if len(seg.damage) == 0 && ld.openEnd == nil {
+	seg := r.seg
+	if len(seg.damage) == 0 && r.openEnd == nil {
 		return "", fmt.Errorf("the strict look says %w, the tolerant one nothing", damage)
 	}
 	for index := seg.start; index < seg.next(); index++ {
@@ -323,7 +324,7 @@ func (sp *specimen) classifySegment(name string, at int) (outcome, error) {
 		}
 	}
 	switch {
-	case ld.openEnd != nil && ld.openEnd.First <= seg.next():
+	case r.openEnd != nil && r.openEnd.First <= seg.next():
 		return inDoubt, nil
 	case seg.n != good.n:
 		return "", fmt.Errorf("ends at %d, want %d", seg.next(), good.next())
@@ -387,7 +388,7 @@ func (sp *specimen) compareEntry(seg *segment, index uint64) error {
 func (sp *specimen) each(t *testing.T, n, step int, fn func(sp *specimen, i int) (outcome, error)) map[outcome]int {
 	t.Helper()
 	if raceEnabled && !full() {
-		step *= 61
+		step *= 151
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(1000)) // much garbage, little of it lives
 	var mu sync.Mutex

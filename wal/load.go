@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"sync"
 
 	"penstock/internal/vfs"
 )
@@ -51,23 +53,75 @@ func load(fsys vfs.FS, path string, flag int, tolerate bool) (*loaded, error) {
 		return nil, err
 	}
 	ld.loose = c.loose
-	for i, k := range c.chain {
-		newest := i == len(c.chain)-1
-		if newest && flag == os.O_RDWR && !k.lost() {
-			err = settleFile(k.file)
+	for i, r := range ld.scanAll(c.chain, flag, tolerate) {
+		if r.err == nil && err == nil {
+			ld.add(r)
+			continue
 		}
-		var seg *segment
 		if err == nil {
-			seg, err = ld.scan(k, newest, tolerate)
+			err = r.err
+			defer ld.close()
 		}
-		if err != nil {
-			closeLinks(c.chain[i:])
-			ld.close()
-			return nil, err
-		}
-		ld.segs = append(ld.segs, seg)
+		closeLinks(c.chain[i : i+1])
+	}
+	if err != nil {
+		return nil, err
 	}
 	return ld, nil
+}
+
+// scanned is what the scan of one segment said.
+type scanned struct {
+	seg      *segment
+	lastTerm uint64
+	torn     verdict
+	openEnd  *Damage
+	err      error
+}
+
+// scanAll verifies the segments side by side: it is what a start waits for.
+func (ld *loaded) scanAll(chain []link, flag int, tolerate bool) []scanned {
+	out := make([]scanned, len(chain))
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
+	for i, k := range chain {
+		newest := i == len(chain)-1
+		one := func() {
+			if newest && flag == os.O_RDWR && !k.lost() {
+				out[i].err = settleFile(k.file)
+			}
+			if out[i].err == nil {
+				out[i] = ld.scan(k, tolerate)
+			}
+		}
+		if len(chain) == 1 {
+			one()
+			break
+		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			one()
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+// add takes over one segment, in the order of the chain.
+func (ld *loaded) add(r scanned) {
+	ld.segs = append(ld.segs, r.seg)
+	ld.lastTerm = r.lastTerm
+	ld.entries += uint64(r.seg.n)
+	if r.torn.torn {
+		ld.torn = true
+		ld.tornAt = Recovery{
+			TornBytes: int64(r.torn.tornBlocks) * blockSize, TornFile: r.seg.path, TornOffset: int64(r.seg.end) * blockSize,
+		}
+	}
+	if r.openEnd != nil {
+		ld.openEnd = r.openEnd
+	}
 }
 
 func (ld *loaded) close() {
@@ -77,14 +131,14 @@ func (ld *loaded) close() {
 }
 
 // scan verifies one segment. The file becomes the segment's, but not on error.
-func (ld *loaded) scan(k link, newest, tolerate bool) (*segment, error) {
+func (ld *loaded) scan(k link, tolerate bool) (r scanned) {
 	seg := &segment{segmentHeader: k.hdr, path: k.path}
 	if k.lost() {
-		return seg, ld.lose(seg, k, newest)
+		return ld.lose(seg, k)
 	}
 	sc, err := newScanner(k.file, k.path, k.hdr)
 	if err != nil {
-		return nil, err
+		return scanned{err: err}
 	}
 	sc.sealedAt, sc.noTear = k.sealedAt, ld.doubt
 	if ld.m.newest == k.hdr.number && k.hdr.kind != kindRepair {
@@ -96,23 +150,49 @@ func (ld *loaded) scan(k link, newest, tolerate bool) (*segment, error) {
 		out, err = sc.salvage(k.liveEnd, damage)
 	}
 	if err != nil {
-		return nil, err
+		return scanned{err: err}
 	}
 	seg.file = shareFile(k.file)
 	seg.adopt(&out, k.rebuilt, damage)
 	if k.liveEnd > 0 {
 		seg.end = k.sealedAt
 	}
-	ld.lastTerm = out.lastTerm
-	ld.entries += uint64(out.n)
-	if out.torn.torn {
-		ld.torn = true
-		ld.tornAt = Recovery{TornBytes: int64(out.torn.tornBlocks) * blockSize, TornFile: k.path, TornOffset: int64(out.end) * blockSize}
-	}
+	r = scanned{seg: seg, lastTerm: out.lastTerm, torn: out.torn}
 	if out.open {
-		ld.openFrom(seg, damage)
+		r.openEnd = openFrom(seg, damage)
 	}
-	return seg, nil
+	return r
+}
+
+// lose makes the segment of a lost file: all of it is damage.
+func (ld *loaded) lose(seg *segment, k link) scanned {
+	seg.unsound = true
+	seg.end = max(k.sealedAt, 1)
+	seg.offsets = []uint32{blockData}
+	if k.liveEnd == 0 {
+		seg.blocks = max(ld.m.end, 1)
+		return scanned{seg: seg, lastTerm: seg.prevTerm, openEnd: openFrom(seg, k.rebuilt)}
+	}
+	seg.blocks = k.sealedAt
+	n := k.liveEnd - k.hdr.start
+	if n > maxLost {
+		return scanned{err: k.rebuilt}
+	}
+	seg.n = int(n)
+	seg.offsets = make([]uint32, n+1)
+	for i := range seg.offsets {
+		seg.offsets[i] = blockData
+	}
+	d := damageOf(k.rebuilt)
+	d.First, d.Last = k.hdr.start, k.liveEnd-1
+	seg.damage = []Damage{d}
+	return scanned{seg: seg}
+}
+
+func openFrom(seg *segment, cause *DamageError) *Damage {
+	d := damageOf(cause)
+	d.First, d.OpenEnd = seg.next(), true
+	return &d
 }
 
 // adopt takes over what a scan or a salvage found.
@@ -126,39 +206,6 @@ func (s *segment) adopt(out *found, rebuilt, cause *DamageError) {
 		s.damage = append(s.damage, damageOf(cause))
 	}
 	s.damage = append(s.damage, out.damage...)
-}
-
-// lose makes the segment of a lost file: all of it is damage.
-func (ld *loaded) lose(seg *segment, k link, newest bool) error {
-	seg.unsound = true
-	seg.end = max(k.sealedAt, 1)
-	seg.offsets = []uint32{blockData}
-	if newest {
-		seg.blocks = max(ld.m.end, 1)
-		ld.lastTerm = seg.prevTerm
-		ld.openFrom(seg, k.rebuilt)
-		return nil
-	}
-	seg.blocks = k.sealedAt
-	n := k.liveEnd - k.hdr.start
-	if n > maxLost {
-		return k.rebuilt
-	}
-	seg.n = int(n)
-	seg.offsets = make([]uint32, n+1)
-	for i := range seg.offsets {
-		seg.offsets[i] = blockData
-	}
-	d := damageOf(k.rebuilt)
-	d.First, d.Last = k.hdr.start, k.liveEnd-1
-	seg.damage = []Damage{d}
-	return nil
-}
-
-func (ld *loaded) openFrom(seg *segment, cause *DamageError) {
-	d := damageOf(cause)
-	d.First, d.OpenEnd = seg.next(), true
-	ld.openEnd = &d
 }
 
 // stuck is why nothing can be appended behind what was loaded, nil if it can.

@@ -1,0 +1,5 @@
+// Package bench compares Penstock with its peers, on this machine, in one run.
+//
+// It is a module of its own, so that the peers stay out of the product's
+// go.mod. What it measured last is in docs/benchmarks.md.
+package bench
