@@ -189,7 +189,9 @@ func (sv *salvager) region(p, q uint32, bound uint64, cause *DamageError) (uint3
 		}
 		sv.take(h, base+pos, good)
 		pos += h.size()
-		padded = r.padding(pos)
+		if padded = r.padding(pos); padded {
+			r.starts[uint32(pos/blockData)+1] = true // a batch ended here
+		}
 	}
 	if bound > 0 {
 		return q, sv.lose(bound, cause)
