@@ -28,16 +28,16 @@ type hunt struct {
 // hunts: each bug has the faults that should show it. The run's bound is three minutes with everything.
 func hunts() map[mutant.Name]hunt {
 	small := func(o *runner.Options) { o.Segment, o.Snapshot = "1MiB", "1MiB" }
-	trimmed := func(o *runner.Options) { small(o); o.Keep = "0s" }
+	trimmed := func(o *runner.Options) { small(o); o.Keep, o.Trailing, o.Think = "0s", 16, 10*time.Millisecond }
 	return map[mutant.Name]hunt{
 		mutant.AckBeforeFsync:       {[]string{"power-all", "pause-kill"}, 60 * time.Second, nil},
-		mutant.SkipDirFsync:         {[]string{"power-all", "power-some"}, 60 * time.Second, small},
-		mutant.TruncateAtBadCRC:     {[]string{"flip-pair"}, 60 * time.Second, nil},
-		mutant.DedupNotInSnapshot:   {[]string{"lost-disk"}, 60 * time.Second, trimmed},
+		mutant.SkipDirFsync:         {[]string{"power-all", "power-some"}, 40 * time.Second, small},
+		mutant.TruncateAtBadCRC:     {[]string{"flip-pair"}, 40 * time.Second, nil},
+		mutant.DedupNotInSnapshot:   {[]string{"replace-all"}, 10 * time.Second, trimmed},
 		mutant.OutcomeBeforeDLQSync: {[]string{"dest-refuse", "power-all"}, 60 * time.Second, nil},
 		mutant.EmitOldEpoch:         {[]string{"pause", "partition"}, 60 * time.Second, nil},
-		mutant.LabelAtFloor:         {[]string{"lost-disk"}, 60 * time.Second, trimmed},
-		mutant.NoBaseRecord:         {[]string{"lost-disk", "kill"}, 120 * time.Second, trimmed},
+		mutant.LabelAtFloor:         {[]string{"replace-all"}, 10 * time.Second, trimmed},
+		mutant.NoBaseRecord:         {[]string{"replace-all"}, 10 * time.Second, trimmed},
 		mutant.WipedNodeKeepsID:     {[]string{"lost-disk"}, 60 * time.Second, nil},
 		mutant.VoteNotPersisted:     {[]string{"kill", "kill-all", "partition"}, 60 * time.Second, nil},
 	}

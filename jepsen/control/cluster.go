@@ -27,6 +27,7 @@ type Options struct {
 	WALMax     string   // wal.max_bytes, default 10GiB
 	Segment    string   // wal.segment_bytes, default 4MiB: small, so that rolls are frequent
 	Snapshot   string   // cluster.snapshot_bytes, default 4MiB: small, so that snapshots are frequent
+	Trailing   int      // cluster.trailing_entries, default 8192
 	ConfigTail string   // appended to each node's configuration file
 }
 
@@ -68,6 +69,7 @@ func Open(ctx context.Context, o Options) (*Cluster, error) {
 		o.ImageDir = filepath.Join(o.WorkDir, "images")
 	}
 	o.WALMax, o.Segment, o.Snapshot = cmp.Or(o.WALMax, "10GiB"), cmp.Or(o.Segment, "4MiB"), cmp.Or(o.Snapshot, "4MiB")
+	o.Trailing = cmp.Or(o.Trailing, 8192)
 	if left, err := Leftovers(ctx); err != nil {
 		return nil, err
 	} else if len(left) > 0 {
@@ -126,7 +128,7 @@ func (c *Cluster) layNode(ctx context.Context, i int, seeds []string) (*Node, er
 	}
 	n.config = NodeConfig{
 		ID: n.ID, Addr: n.Addr, DataDir: n.DataDir(), DLQDir: n.DLQDir(), Seeds: seeds,
-		Cluster: "jepsen", WALMaxBytes: c.Options.WALMax, SegmentBytes: c.Options.Segment, SnapshotBytes: c.Options.Snapshot,
+		Cluster: "jepsen", WALMaxBytes: c.Options.WALMax, SegmentBytes: c.Options.Segment, SnapshotBytes: c.Options.Snapshot, Trailing: c.Options.Trailing,
 	}
 	return n, c.prepare(n)
 }

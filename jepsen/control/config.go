@@ -22,6 +22,7 @@ type NodeConfig struct {
 	WALMaxBytes     string // with its unit, as the next two
 	SegmentBytes    string
 	SnapshotBytes   string
+	Trailing        int // entries kept behind a snapshot
 }
 
 // YAML is the node's configuration file. HTTP listens on loopback too, where the operator's routes are. The nodes talk plain text inside namespaces that nothing else can reach, which the
@@ -36,7 +37,7 @@ func (c NodeConfig) YAML() string {
 	fmt.Fprintf(&b, "  http: 0.0.0.0:%d\n  raft: %s:%d\n  gossip: %s:%d\n", PortHTTP, c.Addr, PortRaft, c.Addr, PortGossip)
 	fmt.Fprintf(&b, "  advertise: %s:%d\n  debug: 127.0.0.1:%d\n", c.Addr, PortRaft, PortDebug)
 	b.WriteString("  insecure_plaintext: true\n")
-	fmt.Fprintf(&b, "cluster:\n  name: %s\n  seeds: [%s]\n  snapshot_bytes: %s\n", c.Cluster, strings.Join(seeds, ", "), c.SnapshotBytes)
+	fmt.Fprintf(&b, "cluster:\n  name: %s\n  seeds: [%s]\n  snapshot_bytes: %s\n  trailing_entries: %d\n", c.Cluster, strings.Join(seeds, ", "), c.SnapshotBytes, c.Trailing)
 	fmt.Fprintf(&b, "wal:\n  storage: clustered\n  max_bytes: %s\n  segment_bytes: %s\n", c.WALMaxBytes, c.SegmentBytes)
 	fmt.Fprintf(&b, "dead_letter:\n  directory: %s\n", c.DLQDir)
 	b.WriteString("drain: 10s\n")

@@ -32,6 +32,7 @@ type Rule struct {
 	Chain string   // INPUT or OUTPUT
 	Match []string // e.g. -s ADDRESS
 	Jump  []string // e.g. DROP
+	First bool     // before all other rules, whose verdict would keep packets from it; for rules that catch only some packets
 	Mark  string   // names the fault that made it, so that its packets can be counted apart
 }
 
@@ -41,9 +42,13 @@ func (r Rule) args(action string) []string {
 	return append(args, r.Jump...)
 }
 
-// Add appends the rule.
+// Add puts the rule at the end of its chain, or at the start.
 func (r Rule) Add(ctx context.Context, network *Network) error {
-	_, err := network.Firewall(ctx, r.Host, r.args("-A")...)
+	action := "-A"
+	if r.First {
+		action = "-I"
+	}
+	_, err := network.Firewall(ctx, r.Host, r.args(action)...)
 	return err
 }
 

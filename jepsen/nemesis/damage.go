@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"penstock/jepsen/control"
-	"penstock/jepsen/history"
 )
 
 func damageFaults() []Fault {
@@ -29,6 +28,8 @@ func damageFaults() []Fault {
 			Confirmed: "the files were put back", begin: stale, end: putBack},
 		{Name: "lost-disk", Nodes: 1, Leader: true, Alone: true, Damage: true, What: "the node's data volume is made anew; under its old id it must be refused (exit code 11), then it joins under a new one",
 			Confirmed: "exit code 11 was seen", begin: loseDisk},
+		{Name: "replace-all", Nodes: -1, Alone: true, Damage: true, Bound: replaceBound, What: "while destinations refuse, so that deliveries stay pending, and the log is cut behind snapshots, every node loses its data volume in turn and joins anew; each that joined leads and hands its state to the next",
+			Confirmed: "exit code 11 was seen of each", begin: replaceAll},
 	}
 }
 
@@ -297,46 +298,4 @@ func copyFile(from, to string) error {
 	}
 	_, err = io.Copy(out, in)
 	return errors.Join(err, out.Sync(), out.Close())
-}
-
-// exitWiped is the product's exit code for a wiped, foreign or restored directory.
-const exitWiped = 11
-
-func loseDisk(ctx context.Context, a *Act) error {
-	n := a.Nodes[0]
-	if err := a.Cluster.LoseDisk(ctx, n); err != nil {
-		return err
-	}
-	if err := n.Process.Start(); err != nil {
-		return err
-	}
-	bound, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	exit, err := n.Process.Wait(bound)
-	switch {
-	case err != nil:
-		a.log(history.Violation, "%s runs under its old id on an empty disk", n.ID)
-		if _, err := n.Process.Kill(ctx); err != nil {
-			return err
-		}
-	case exit.Code != exitWiped:
-		a.log(history.Violation, "%s ended with %v on an empty disk, want exit code %d", n.ID, exit, exitWiped)
-	default:
-		a.confirm("%s was refused with %v", n.ID, exit)
-	}
-	if err := a.Cluster.LoseDisk(ctx, n); err != nil { // what the refused start left is gone too
-		return err
-	}
-	old, err := a.Cluster.Rename(n)
-	if err != nil {
-		return err
-	}
-	if err := n.Process.Start(); err != nil {
-		return err
-	}
-	a.started(n)
-	if err := a.Join(ctx, n.ID); err != nil {
-		return fmt.Errorf("join %s: %w", n.ID, err)
-	}
-	return a.Remove(ctx, old)
 }

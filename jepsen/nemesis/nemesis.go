@@ -28,6 +28,11 @@ type Env struct {
 	// Join and Remove change the membership; they are how a lost disk comes back under a new id.
 	Join   func(ctx context.Context, id string) error
 	Remove func(ctx context.Context, id string) error
+	// Snapshot makes one node take a snapshot; Transfer hands the leadership to the node with this id.
+	Snapshot func(ctx context.Context, host string) error
+	Transfer func(ctx context.Context, id string) error
+	// First is the lowest index in a node's log.
+	First  func(ctx context.Context, host string) (uint64, error)
 	TmpDir string // for traces
 
 	mu      sync.Mutex
@@ -113,6 +118,8 @@ type Fault struct {
 	Alone, Damage bool
 	// Long: holds for most of a window. Repeat: several times in a window.
 	Long, Repeat bool
+	// Bound of begin, when it is not beginBound.
+	Bound time.Duration
 
 	begin func(ctx context.Context, a *Act) error
 	end   func(ctx context.Context, a *Act) error // before the undo steps; may be nil

@@ -97,7 +97,7 @@ func (a *Act) between(ctx context.Context, match, jump []string) error {
 	for _, at := range a.Nodes {
 		for _, from := range nodes {
 			if at != from {
-				r := control.Rule{Host: at.Host, Chain: "INPUT", Match: append([]string{"-s", from.Addr}, match...), Jump: jump, Mark: a.mark()}
+				r := control.Rule{Host: at.Host, Chain: "INPUT", Match: append([]string{"-s", from.Addr}, match...), Jump: jump, First: true, Mark: a.mark()}
 				errs = append(errs, a.rule(ctx, r))
 			}
 		}

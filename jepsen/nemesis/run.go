@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,11 +19,66 @@ const (
 	endBound    = 60 * time.Second
 	healthBound = 60 * time.Second
 	claimBound  = 20 * time.Second // for nodes that another fault holds
+
+	secondChances = 2
+	secondHold    = 5 * time.Second
 )
 
-// Run carries out the plan. It returns when all is undone; ctx ends it early, and undoes what is under way.
+// Run carries out the plan; a kind that was planned and never confirmed then gets two more chances, alone. It returns when
+// all is undone; ctx ends it early, and undoes what is under way.
 func Run(ctx context.Context, env *Env, windows []Window) error {
-	id := 0
+	confirmed := watchConfirmed(env)
+	id, ok := plan(ctx, env, windows)
+	for round := 0; ok && round < secondChances; round++ {
+		for _, kind := range planned(windows) {
+			if confirmed(kind) || ctx.Err() != nil {
+				continue
+			}
+			id++
+			salt := uint64(0)
+			if len(windows) > 0 && len(windows[0].Steps) > 0 {
+				salt = windows[0].Steps[0].Salt
+			}
+			one(ctx, env, Step{Window: len(windows) + round, Kind: kind, Hold: secondHold, Salt: salt + uint64(id)}, id)
+		}
+	}
+	return nil
+}
+
+// watchConfirmed tells from now on which kinds were confirmed.
+func watchConfirmed(env *Env) func(kind string) bool {
+	var mu sync.Mutex
+	seen, log := map[string]bool{}, env.Log
+	env.Log = func(f history.Fault) {
+		if f.Phase == history.Confirmed {
+			mu.Lock()
+			seen[f.Kind] = true
+			mu.Unlock()
+		}
+		log(f)
+	}
+	return func(kind string) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return seen[kind]
+	}
+}
+
+// planned lists the kinds of a plan in the order of their first steps.
+func planned(windows []Window) []string {
+	var kinds []string
+	for _, w := range windows {
+		for _, s := range w.Steps {
+			if !slices.Contains(kinds, s.Kind) {
+				kinds = append(kinds, s.Kind)
+			}
+		}
+	}
+	return kinds
+}
+
+// plan carries out the windows; ok is false when nodes did not come back, so that no further fault makes sense.
+func plan(ctx context.Context, env *Env, windows []Window) (id int, ok bool) {
 	start := time.Now()
 	for _, w := range windows {
 		if !until(ctx, start.Add(w.Start)) {
@@ -40,14 +96,14 @@ func Run(ctx context.Context, env *Env, windows []Window) error {
 		if damaging(w) {
 			if err := healthy(ctx, env); err != nil && ctx.Err() == nil {
 				env.Log(history.Fault{T: env.Clock.Now(), Phase: history.Note, Kind: "plan", Detail: "no further faults: not all nodes came back: " + err.Error()})
-				return nil
+				return id, false
 			}
 		}
 		if late := time.Since(start.Add(w.End)); late > 0 {
 			start = start.Add(late) // what took longer shifts the rest
 		}
 	}
-	return nil
+	return id, true
 }
 
 func damaging(w Window) bool {
@@ -100,7 +156,7 @@ func one(ctx context.Context, env *Env, step Step, id int) {
 	a.log(history.Begin, "hold %v", step.Hold.Round(time.Millisecond))
 	// Undoing must happen also when the run is stopped, so it has a bound of its own.
 	safe := context.WithoutCancel(ctx)
-	if err := a.attempt(safe, beginBound, fault.begin); err != nil {
+	if err := a.attempt(safe, max(beginBound, fault.Bound), fault.begin); err != nil {
 		a.log(history.Error, "begin: %v", err)
 	} else {
 		until(ctx, time.Now().Add(step.Hold))

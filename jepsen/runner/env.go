@@ -29,6 +29,30 @@ func (r *run) nemesisEnv() *nemesis.Env {
 			}
 			return nil
 		},
+		Snapshot: func(ctx context.Context, host string) error {
+			for _, c := range r.admin {
+				if c.Node == host {
+					if a := c.Do(ctx, http.MethodPost, "/v1/cluster/snapshot", nil, "application/json", nil); a.Outcome != client.Done {
+						return fmt.Errorf("snapshot of %s: %s", host, a.Error())
+					}
+				}
+			}
+			return nil
+		},
+		First: func(ctx context.Context, host string) (uint64, error) {
+			for _, c := range r.clients {
+				if c.Node == host {
+					v, err := c.Cluster(ctx)
+					return v.First, err
+				}
+			}
+			return 0, fmt.Errorf("no node %s", host)
+		},
+		Transfer: func(ctx context.Context, id string) error {
+			return poll(ctx, func(ctx context.Context) error {
+				return r.member(ctx, http.MethodPost, "/v1/cluster/transfer", fmt.Sprintf(`{"to":%q}`, id))
+			})
+		},
 		Remove: func(ctx context.Context, id string) error {
 			return poll(ctx, func(ctx context.Context) error {
 				return r.member(ctx, http.MethodDelete, "/v1/cluster/members/"+id, "")

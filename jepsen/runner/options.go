@@ -33,6 +33,7 @@ type Options struct {
 	MinAcks  int           `json:"min_acks"`
 	Segment  string        `json:"segment"`
 	Snapshot string        `json:"snapshot"`
+	Trailing int           `json:"trailing,omitempty"`  // log entries kept behind a snapshot; 0 is the product's default
 	Keep     string        `json:"keep"`                // retention of the channels; 0s makes the log go as early as it may
 	KeepData bool          `json:"keep_data,omitempty"` // also of a run that passed
 	Quiet    bool          `json:"-"`                   // no progress on standard error
@@ -122,6 +123,6 @@ func controlOptions(o Options, run, dir string, env []string) control.Options {
 	return control.Options{
 		Run: run, WorkDir: filepath.Join(control.WorkRoot(), run), LogDir: filepath.Join(dir, "nodes"), Binary: o.Binary,
 		Nodes: o.Nodes, FS: o.FS, DataBytes: 1 << 30, DLQBytes: 128 << 20, Env: env, Extra: []string{"d1", "d2"},
-		ImageDir: images, Segment: o.Segment, Snapshot: o.Snapshot,
+		ImageDir: images, Segment: o.Segment, Snapshot: o.Snapshot, Trailing: o.Trailing,
 	}
 }

@@ -21,7 +21,20 @@ type Writer struct {
 	think   time.Duration
 	next    uint64
 	node    *client.Client
+	sent    []sent // some of the requests that are done, to be sent again
 }
+
+type sent struct {
+	ids, sums []string
+	body      []byte
+}
+
+// Every resendEvery-th request is one of the last resendKept done ones over again, as from a producer that restarted from
+// an old point of its own: nothing of it may count twice, whatever became of the nodes in between.
+const (
+	resendEvery = 30
+	resendKept  = 400
+)
 
 // NewWriter opens its history. think is the pause between two requests.
 func NewWriter(env *Env, name, channel string, batch int, think time.Duration) (*Writer, error) {
@@ -37,10 +50,24 @@ func (w *Writer) Run(stop, last context.Context) error {
 	for stop.Err() == nil {
 		n := 1 + w.rec.random.IntN(w.batch)
 		ids, sums, body := w.request(n)
-		w.settle(last, ids, sums, body)
+		if w.settle(last, ids, sums, body) {
+			w.keep(sent{ids, sums, body})
+		}
+		if w.rec.random.IntN(resendEvery) == 0 && len(w.sent) > 0 && stop.Err() == nil {
+			again := w.sent[w.rec.random.IntN(len(w.sent))]
+			w.settle(last, again.ids, again.sums, again.body)
+		}
 		pause(stop, w.think/2+time.Duration(w.rec.random.Int64N(int64(w.think)+1)))
 	}
 	return w.rec.out.Close()
+}
+
+func (w *Writer) keep(s sent) {
+	if len(w.sent) < resendKept {
+		w.sent = append(w.sent, s)
+		return
+	}
+	w.sent[w.rec.random.IntN(resendKept)] = s
 }
 
 // request makes the next n events as a batch body.
