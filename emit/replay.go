@@ -83,7 +83,8 @@ type Letters interface {
 	Claim(ctx context.Context, claim Claim, seqs []uint64) ([]LetterState, error)
 	// Release gives letters back that were claimed and not attempted.
 	Release(ctx context.Context, claim Claim, seqs []uint64) error
-	// ReleaseStale gives back what an earlier process of this node claimed in this epoch and cannot have under way any more.
+	// ReleaseStale gives back what is claimed in this epoch and not under way here: an earlier process of this node claimed it. It
+	// is called while replays are under way.
 	ReleaseStale(ctx context.Context) error
 	// Resolved tells the volume, after the outcome is committed, that records go or have failed once more. It may fail: the
 	// volume is a view.

@@ -328,7 +328,7 @@ func TestScheduledReplayStopsAtMaxRetriesAndSparesADestinationThatFails(t *testi
 		run.Go(func() { r.Run(ctx) })
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
-		require.Equal(t, 1, g.stale)
+		require.Positive(t, g.stale)
 		require.LessOrEqual(t, len(w.order()), 3*scanFailures, "a scan stops when its replays fail")
 		seen := map[uint64]bool{}
 		w.set(func() {

@@ -24,6 +24,7 @@ func (r *Replayer) Run(ctx context.Context) {
 	var after uint64
 	for ctx.Err() == nil {
 		if r.deps.Lease.Valid() {
+			r.releaseStale(ctx) // a claim of an earlier process may have been committed after Prepare
 			after = r.scan(ctx, after)
 		}
 		sleep(ctx, r.cfg.Scan)
@@ -34,16 +35,22 @@ func (r *Replayer) Run(ctx context.Context) {
 // until it succeeds or ctx ends, and tells which.
 func (r *Replayer) Prepare(ctx context.Context) bool {
 	for ctx.Err() == nil {
-		once, cancel := context.WithTimeout(ctx, proposeTimeout)
-		err := r.deps.Letters.ReleaseStale(once)
-		cancel()
-		if err == nil {
+		if r.releaseStale(ctx) {
 			return true
 		}
-		r.log.Warn("replay claims of an earlier process are not released", "error", err)
 		sleep(ctx, time.Second)
 	}
 	return false
+}
+
+func (r *Replayer) releaseStale(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
+	defer cancel()
+	err := r.deps.Letters.ReleaseStale(ctx)
+	if err != nil {
+		r.log.Warn("replay claims of an earlier process are not released", "error", err)
+	}
+	return err == nil
 }
 
 // scan goes once round the letters, beginning above after, and gives where the next scan begins.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"penstock/dlq"
@@ -33,6 +34,50 @@ type letters struct {
 	cluster Cluster
 	volume  *dlq.Volume
 	log     *slog.Logger
+
+	// claimed are the letters whose replay is under way in this process, or may be, and by which claim: what else is claimed in
+	// this epoch an earlier process left behind.
+	mu      sync.Mutex
+	claimed map[uint64][16]byte
+}
+
+// begin notes what is about to be claimed, unless another claim of ours has it.
+func (l *letters) begin(id [16]byte, seqs []uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.claimed == nil {
+		l.claimed = map[uint64][16]byte{}
+	}
+	for _, s := range seqs {
+		if _, ok := l.claimed[s]; !ok {
+			l.claimed[s] = id
+		}
+	}
+}
+
+// end forgets what the claim had.
+func (l *letters) end(id [16]byte, seqs ...uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range seqs {
+		if l.claimed[s] == id {
+			delete(l.claimed, s)
+		}
+	}
+}
+
+// resolved forgets a letter whose outcome is committed.
+func (l *letters) resolved(seq uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.claimed, seq)
+}
+
+func (l *letters) underWay(seq uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, ok := l.claimed[seq]
+	return ok
 }
 
 const pageSize = 1000
@@ -150,13 +195,16 @@ func eventAt(r *logread.Reader, p event.Position) (event.Event, uint64, error) {
 
 // Claim implements emit.Letters.
 func (l *letters) Claim(ctx context.Context, c emit.Claim, seqs []uint64) ([]emit.LetterState, error) {
+	l.begin(c.ID, seqs)
 	states, err := l.propose(ctx, command.ReplayClaim{
 		ChannelIndex: l.info.ChannelIndex, EmitterIndex: l.info.EmitterIndex, Epoch: l.info.Epoch, Node: l.nodeID,
 		ID: c.ID, Scheduled: c.Scheduled, Force: c.Force, Seqs: seqs,
 	})
 	out := make([]emit.LetterState, len(states))
 	for i, s := range states {
-		out[i] = letterStates[s]
+		if out[i] = letterStates[s]; s != command.LetterDone {
+			l.end(c.ID, seqs[i])
+		}
 	}
 	return out, err
 }
@@ -169,6 +217,11 @@ var letterStates = map[command.LetterState]emit.LetterState{
 
 // Release implements emit.Letters.
 func (l *letters) Release(ctx context.Context, c emit.Claim, seqs []uint64) error {
+	defer l.end(c.ID, seqs...)
+	return l.release(ctx, c, seqs)
+}
+
+func (l *letters) release(ctx context.Context, c emit.Claim, seqs []uint64) error {
 	_, err := l.propose(ctx, command.ReplayRelease{
 		ChannelIndex: l.info.ChannelIndex, EmitterIndex: l.info.EmitterIndex, Epoch: l.info.Epoch, Node: l.nodeID, ID: c.ID, Seqs: seqs,
 	})
@@ -177,15 +230,19 @@ func (l *letters) Release(ctx context.Context, c emit.Claim, seqs []uint64) erro
 
 // ReleaseStale implements emit.Letters.
 func (l *letters) ReleaseStale(ctx context.Context) error {
+	// What the process before had committed is known here only now.
+	if _, err := l.cluster.ReadIndex(ctx); err != nil {
+		return err
+	}
 	claims := map[[16]byte][]uint64{}
 	l.each(func(d fsm.DeadLetter) bool {
-		if d.Claimed {
+		if d.Claimed && !l.underWay(d.Seq) {
 			claims[d.ClaimID] = append(claims[d.ClaimID], d.Seq)
 		}
 		return true
 	})
 	for id, seqs := range claims {
-		err := l.Release(ctx, emit.Claim{ID: id}, seqs)
+		err := l.release(ctx, emit.Claim{ID: id}, seqs)
 		if err != nil && !errors.Is(err, emit.ErrStaleEpoch) { // another epoch has ended them already
 			return err
 		}
@@ -219,6 +276,7 @@ func proposeLetters(ctx context.Context, cluster Cluster, c command.Command) ([]
 func (l *letters) Resolved(ctx context.Context, results []emit.LetterResult) {
 	changes := make([]dlq.Change, len(results))
 	for i, r := range results {
+		l.resolved(r.Letter.Seq)
 		changes[i] = dlq.Change{ID: r.Letter.ID, Resolved: r.Delivered, RedeliveryCount: int(r.Letter.Redeliveries)}
 		if !r.Delivered {
 			changes[i].Attempt = &dlq.Attempt{

@@ -293,3 +293,31 @@ func (s *store) Rows(func(fsm.Row) error) error {
 	return nil
 }
 func (s *store) Close() error { return nil }
+
+func TestStaleClaimsAreReleasedAndThoseUnderWayAreNot(t *testing.T) {
+	w := newWorld(t)
+	w.bury("n1", 3)
+	info := w.machine.Emitters()[0]
+	l := &letters{info: info, nodeID: "n1", machine: w.machine, cluster: w, volume: w.volume, log: slog.New(slog.DiscardHandler)}
+	before := &letters{info: info, nodeID: "n1", machine: w.machine, cluster: w, volume: w.volume, log: l.log} // the process before
+	old, mine, other := emit.Claim{ID: [16]byte{1}, Scheduled: true}, emit.Claim{ID: [16]byte{2}, Scheduled: true}, emit.Claim{ID: [16]byte{3}, Scheduled: true}
+	_, err := before.Claim(t.Context(), old, []uint64{1})
+	require.NoError(t, err)
+	states, err := l.Claim(t.Context(), mine, []uint64{2})
+	require.NoError(t, err)
+	require.Equal(t, []emit.LetterState{emit.LetterOpen}, states)
+	states, err = l.Claim(t.Context(), other, []uint64{1, 2})
+	require.NoError(t, err)
+	require.Equal(t, []emit.LetterState{emit.LetterInProgress, emit.LetterInProgress}, states)
+	require.NoError(t, l.Release(t.Context(), other, []uint64{1, 2}), "what it does not have it cannot give back")
+	require.NoError(t, l.ReleaseStale(t.Context()))
+	claimed := map[uint64]bool{}
+	for _, d := range w.machine.DeadLetters("", "", "") {
+		claimed[d.Seq] = d.Claimed
+	}
+	require.Equal(t, map[uint64]bool{1: false, 2: true, 3: false}, claimed)
+	require.NoError(t, l.Release(t.Context(), mine, []uint64{2}))
+	states, err = l.Claim(t.Context(), other, []uint64{1, 2})
+	require.NoError(t, err)
+	require.Equal(t, []emit.LetterState{emit.LetterOpen, emit.LetterOpen}, states)
+}
