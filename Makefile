@@ -30,6 +30,7 @@ vet:
 
 unit: deps
 	CGO_ENABLED=1 $(GO) test -race -timeout 10m $(UNIT)
+	$(GO) test -run 'TestEach.*OfALogIsClassified' ./wal   # every bit; under the race detector only a sample
 
 # Prometheus's checker of rules, out of Debian's package, without installing the service.
 bin/promtool:
