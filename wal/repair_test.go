@@ -7,7 +7,10 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
@@ -390,5 +393,53 @@ func TestResetOverDamageKeepsTheFilesApart(t *testing.T) {
 		}
 		require.NotEmpty(t, l.Damage(), "last %d", l.Stats().Last)
 		require.NoError(t, l.Close())
+	}
+}
+
+// TestFailedOperationInARepairIsFatalAndTheNextStartRepairs: each operation of
+// it that changes the disk fails once (I11); what was there before still is.
+func TestFailedOperationInARepairIsFatalAndTheNextStartRepairs(t *testing.T) {
+	sp := newSpecimen(t)
+	for _, name := range []string{sp.names()[1], sp.newest} {
+		img := sp.files.with(name, func(b []byte) []byte {
+			b[blockSize+40] ^= 4
+			return b
+		})
+		for n := 1; ; n++ {
+			mem := img.put(t)
+			fsys := errfs.Wrap(mem, nil)
+			var fatals, seen, fired atomic.Int32
+			cfg := testConfig(t, fsys)
+			cfg.AllowDamage = true
+			cfg.Fatal = func(error) { fatals.Add(1) }
+			l, err := Open(testDir, cfg)
+			require.NoError(t, err)
+			require.Eventually(t, func() bool { return l.Stats().Spares > 0 }, 5*time.Second, time.Millisecond)
+			fsys.Set(func(op errfs.Op) error {
+				if op.Kind.Mutates() && op.Kind != errfs.Remove && !isSpare(op) && seen.Add(1) == int32(n) {
+					fired.Store(1)
+					return syscall.EIO
+				}
+				return nil
+			})
+			err = l.Repair(sp.lost(l))
+			if fired.Load() == 0 {
+				require.NoError(t, err)
+				require.NoError(t, l.Close())
+				require.Greater(t, n, 6)
+				break
+			}
+			require.Eventually(t, func() bool { return fatals.Load() == 1 }, 5*time.Second, time.Millisecond, "operation %d", n)
+			fsys.Set(nil)
+			_ = l.Close()
+			l = openDamaged(t, mem.CrashClone(uint64(n), 0.5))
+			require.NoError(t, l.Repair(sp.lost(l)))
+			for i := l.Stats().Last + 1; i <= sp.last; i++ {
+				require.NoError(t, l.StoreLog(sp.want[i]))
+			}
+			require.Empty(t, l.Damage())
+			require.NoError(t, sp.check(l, sp.last))
+			require.NoError(t, l.Close())
+		}
 	}
 }
