@@ -229,6 +229,9 @@ func (n *Node) ready() error {
 	if _, ok := n.machine.HashKey(); !ok {
 		return errors.New("the cluster is being initialized")
 	}
+	if s := n.wal.Stats(); s.LowWater {
+		return fmt.Errorf("the log's file system is below its low-water mark: %d bytes free", s.FreeBytes)
+	}
 	return nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"penstock/event"
 	"penstock/fsm"
 	"penstock/node/logread"
+	"penstock/wal"
 )
 
 // Cluster is what the surface needs of the cluster.
@@ -42,6 +43,7 @@ type LogStats interface {
 	FirstIndex() (uint64, error)
 	LastIndex() (uint64, error)
 	Base() (index, term uint64)
+	Stats() wal.Stats
 }
 
 // Config bounds the surface.

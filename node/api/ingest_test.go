@@ -17,6 +17,8 @@ import (
 	"penstock/cluster"
 	"penstock/fsm/command"
 	"penstock/internal/spec"
+	"penstock/node/internal/testbed"
+	"penstock/wal"
 )
 
 const ordersPath = "/v1/channels/orders/events"
@@ -324,6 +326,21 @@ func TestNoNewEventsWhileTooMuchIsUndelivered(t *testing.T) {
 	p := s.call("POST", ordersPath, batch("a"), batchType).problem(429, "overloaded")
 	require.Contains(t, p.Detail, "billing")
 	require.Equal(t, "no", p.Committed)
+}
+
+// fullDisk is a log whose file system is nearly full.
+type fullDisk struct{ testbed.Log }
+
+func (fullDisk) Stats() wal.Stats { return wal.Stats{LowWater: true, FreeBytes: 1} }
+
+func TestANearlyFullDiskTakesNoNewEvents(t *testing.T) {
+	b := testbed.New(t)
+	b.Log = fullDisk{b.Log}
+	s := surfaceOn(t, b)
+	s.Put(orders())
+	p := s.call("POST", ordersPath, batch("a"), batchType).problem(507, "storage-full")
+	require.Equal(t, "no", p.Committed)
+	s.get("/v1/channels/orders/ledger").ok(nil)
 }
 
 func TestARequestWithoutEventsChangesNothing(t *testing.T) {

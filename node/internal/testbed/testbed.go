@@ -33,6 +33,7 @@ type Log interface {
 	FirstIndex() (uint64, error)
 	LastIndex() (uint64, error)
 	Base() (index, term uint64)
+	Stats() wal.Stats
 }
 
 // Bed is one node's state. It implements the cluster as node/api and node/owner declare it. Its methods may be called from
