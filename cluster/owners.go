@@ -129,11 +129,12 @@ func (c *Cluster) heardQuorum(t *tenure, since time.Time) bool {
 // OwnerNode is a node that emitters may be given to, or taken from.
 type OwnerNode struct {
 	ID string
-	// Live tells that the node may still think it holds its lease: nothing of it may be given away.
+	// Live tells that the node may still think it holds its lease, and has reported lately: it keeps what it has, unless it is not
+	// eligible and so has given it up.
 	Live bool
 	// Silent is how long ago it last got a lease, from this leader's election on.
 	Silent time.Duration
-	// Eligible: a payload-complete voter with a lease.
+	// Eligible: a live, payload-complete voter.
 	Eligible bool
 }
 
@@ -149,8 +150,11 @@ func (c *Cluster) Owners() (nodes []OwnerNode, ok bool) {
 		id := string(s.ID)
 		n := OwnerNode{ID: id}
 		n.Live, n.Silent = t.grants.state(id, now, t.since)
+		// Without a fresh report nobody can say that a node has given up what it had: one that just came back holds a lease before it
+		// reports. It counts as silent since its lease, so it gets nothing and keeps what it has until it is silent for long.
 		r, known := c.table.get(id)
-		n.Eligible = n.Live && s.Suffrage == raft.Voter && known && r.PayloadComplete && now.Sub(r.heard) < reportFresh
+		n.Live = n.Live && known && now.Sub(r.heard) < reportFresh
+		n.Eligible = n.Live && s.Suffrage == raft.Voter && r.PayloadComplete
 		nodes = append(nodes, n)
 	}
 	slices.SortFunc(nodes, func(a, b OwnerNode) int { return cmp.Compare(a.ID, b.ID) })

@@ -33,6 +33,46 @@ func TestLapsedLeaseIsGrantedOnlyToANodeThatKnowsEveryMove(t *testing.T) {
 	require.Error(t, err)
 }
 
+// A node that came back holds its lease before it reports. Its emitters must not move meanwhile: it sends for them (found by
+// the fault harness, check fencing).
+func TestANodeWithALeaseAndNoFreshReportIsHeldNotEmptied(t *testing.T) {
+	t.Parallel()
+	nodes := newTestNodes(t, 3)
+	startAll(nodes)
+	leader := awaitLeader(t, nodes...)
+	state := func(id string) OwnerNode {
+		owners, _ := leader.c.Owners()
+		for _, o := range owners {
+			if o.ID == id {
+				return o
+			}
+		}
+		return OwnerNode{}
+	}
+	var other string
+	for _, n := range nodes {
+		if n != leader {
+			other = n.id
+		}
+	}
+	eventually(t, 5*time.Second, func() bool { return state(other).Eligible }, "eligible")
+	eventually(t, 5*time.Second, func() bool {
+		leader.c.table.age(other, reportFresh)
+		o := state(other)
+		return !o.Live && !o.Eligible && o.Silent < leader.c.cfg.LeaseTTL
+	}, "neither live nor long silent: emit.Place leaves its emitters where they are")
+	eventually(t, 5*time.Second, func() bool { return state(other).Eligible }, "its next report makes it eligible again")
+}
+
+// age makes the newest report of a node older.
+func (t *reportTable) age(id string, by time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.byID[id]
+	r.heard = r.heard.Add(-by)
+	t.byID[id] = r
+}
+
 // Entries that Raft makes for itself never reach the state machine: an idle node must not look as if it lagged for ever.
 func TestAppliedIndexReachesTheCommitIndexOnAnIdleCluster(t *testing.T) {
 	t.Parallel()
