@@ -37,6 +37,7 @@ func runFlags(cmd *cobra.Command, o *runner.Options) {
 	f.IntVar(&o.MinAcks, "min-acks", 0, "fewer acknowledged events make the run INVALID; default: 20 per second")
 	f.StringVar(&o.Segment, "segment", o.Segment, "wal.segment_bytes of the nodes")
 	f.StringVar(&o.Snapshot, "snapshot", o.Snapshot, "cluster.snapshot_bytes of the nodes")
+	f.IntVar(&o.Trailing, "trailing", 0, "cluster.trailing_entries of the nodes; default: the product's")
 	f.StringVar(&o.Keep, "keep", o.Keep, "retention of the channels; 0s lets the log go as early as it may")
 	f.BoolVar(&o.Chaos, "chaos", false, "PENSTOCK_CHAOS_MODE in all nodes; killed nodes are started again")
 	f.StringSliceVar(&o.Env, "env", nil, "further environment of the nodes, NAME=VALUE")

@@ -27,8 +27,6 @@ type hunt struct {
 
 // hunts: each bug has the faults that should show it. The run's bound is three minutes with everything.
 func hunts() map[mutant.Name]hunt {
-	small := func(o *runner.Options) { o.Segment, o.Snapshot = "1MiB", "1MiB" }
-	trimmed := func(o *runner.Options) { small(o); o.Keep, o.Trailing, o.Think = "0s", 16, 10*time.Millisecond }
 	return map[mutant.Name]hunt{
 		mutant.AckBeforeFsync:       {[]string{"power-all", "pause-kill"}, 60 * time.Second, nil},
 		mutant.SkipDirFsync:         {[]string{"power-all", "power-some"}, 40 * time.Second, small},
@@ -41,6 +39,15 @@ func hunts() map[mutant.Name]hunt {
 		mutant.WipedNodeKeepsID:     {[]string{"lost-disk"}, 60 * time.Second, nil},
 		mutant.VoteNotPersisted:     {[]string{"kill", "kill-all", "partition"}, 60 * time.Second, nil},
 	}
+}
+
+// small makes segments and snapshots frequent.
+func small(o *runner.Options) { o.Segment, o.Snapshot = "1MiB", "1MiB" }
+
+// trimmed also lets the log go as early as it may, so that a new node needs a snapshot.
+func trimmed(o *runner.Options) {
+	small(o)
+	o.Keep, o.Trailing, o.Think = "0s", 16, 10*time.Millisecond
 }
 
 // caught is the result of one hunt.
@@ -74,8 +81,11 @@ func mutantsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			wanted := func(i int, name mutant.Name) bool {
+				return i%of == mine && (len(only) == 0 || inList(only, string(name)))
+			}
 			for i, name := range mutant.All() {
-				if _, have := done[name]; have || i%of != mine || cmd.Context().Err() != nil || (len(only) > 0 && !inList(only, string(name))) {
+				if _, have := done[name]; have || !wanted(i, name) || cmd.Context().Err() != nil {
 					continue
 				}
 				c := chase(cmd, o, name)
@@ -87,7 +97,7 @@ func mutantsCommand() *cobra.Command {
 					return err
 				}
 			}
-			return tellMutants(cmd, done, mine, of)
+			return tellMutants(cmd, done, wanted)
 		},
 	}
 	runFlags(cmd, &o)
@@ -168,11 +178,11 @@ func saveState(path string, done map[mutant.Name]caught) error {
 	return os.Rename(path+".tmp", path)
 }
 
-func tellMutants(cmd *cobra.Command, done map[mutant.Name]caught, mine, of int) error {
+func tellMutants(cmd *cobra.Command, done map[mutant.Name]caught, wanted func(int, mutant.Name) bool) error {
 	missed := 0
 	for i, name := range mutant.All() {
 		c, have := done[name]
-		if i%of != mine {
+		if !wanted(i, name) {
 			continue
 		}
 		if !have || !c.Caught {

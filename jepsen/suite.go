@@ -34,15 +34,16 @@ type scenario struct {
 	time    time.Duration
 	nodes   int
 	fs      string
+	tune    func(*runner.Options)
 }
 
 // scenarios: long is each kind alone, then mixes on both file systems; short is one run per group.
 func scenarios(short bool, each, mixed time.Duration) []scenario {
 	if short {
 		return []scenario{
-			{"crash", []string{"kill", "kill-all", "pause", "restart", "power", "power-all"}, 60 * time.Second, 3, "ext4"},
-			{"network", []string{"partition", "partition-oneway", "loss", "delay", "reset"}, 50 * time.Second, 3, "ext4"},
-			{"disk", []string{"fsync-slow", "fsync-fail", "dest-fail"}, 40 * time.Second, 3, "xfs"},
+			{"crash", []string{"kill", "kill-all", "pause", "restart", "power", "power-all"}, 60 * time.Second, 3, "ext4", nil},
+			{"network", []string{"partition", "partition-oneway", "loss", "delay", "reset"}, 50 * time.Second, 3, "ext4", nil},
+			{"disk", []string{"fsync-slow", "fsync-fail", "dest-fail"}, 40 * time.Second, 3, "xfs", nil},
 		}
 	}
 	var list []scenario
@@ -54,11 +55,14 @@ func scenarios(short bool, each, mixed time.Duration) []scenario {
 		if f.Damage || f.Alone {
 			s.time = max(each, 30*time.Second)
 		}
+		if f.Name == "replace-all" {
+			s.tune = trimmed
+		}
 		list = append(list, s)
 	}
 	return append(list,
-		scenario{"mixed on ext4", []string{"mixed"}, mixed, 3, "ext4"},
-		scenario{"mixed on xfs, 5 nodes", []string{"mixed"}, mixed, 5, "xfs"})
+		scenario{"mixed on ext4", []string{"mixed"}, mixed, 3, "ext4", nil},
+		scenario{"mixed on xfs, 5 nodes", []string{"mixed"}, mixed, 5, "xfs", nil})
 }
 
 func suiteCommand() *cobra.Command {
@@ -87,6 +91,9 @@ func suiteCommand() *cobra.Command {
 				one := o
 				one.Name, one.Nemesis, one.Time, one.Nodes, one.FS, one.Seed = s.name, s.nemesis, s.time, s.nodes, s.fs, o.Seed+uint64(i)
 				one.Out = filepath.Join(root, strings.NewReplacer(" ", "-", ",", "").Replace(s.name))
+				if s.tune != nil {
+					s.tune(&one)
+				}
 				out := play(cmd, one)
 				out.Open = slices.Contains(open, s.name)
 				done = append(done, out)

@@ -157,7 +157,9 @@ func subsequence(a, b []string) bool {
 
 // diskLost tells whether a node's data volume was replaced: the files delivered to it are gone with it.
 func diskLost(in Input) bool {
-	return slices.ContainsFunc(in.Faults, func(f history.Fault) bool { return f.Kind == "lost-disk" && f.Phase == history.Begin })
+	return slices.ContainsFunc(in.Faults, func(f history.Fault) bool {
+		return (f.Kind == "lost-disk" || f.Kind == "replace-all") && f.Phase == history.Begin
+	})
 }
 
 // checkFiles: a file emitter's files, united by name over all nodes, hold each stored event exactly once; the same name has

@@ -86,7 +86,10 @@ func replaceAll(ctx context.Context, a *Act) error {
 	order := slices.Clone(a.Nodes)
 	slices.SortStableFunc(order, func(x, y *control.Node) int { return rank(x.Host != leader) - rank(y.Host != leader) })
 	for i, n := range order {
-		if err := replace(ctx, a, n); err != nil {
+		one, cancel := context.WithTimeout(ctx, 40*time.Second)
+		err := replace(one, a, n)
+		cancel()
+		if err != nil {
 			return err
 		}
 		if err := a.Healthy(ctx); err != nil {
