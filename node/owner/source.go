@@ -3,6 +3,7 @@ package owner
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -53,11 +54,22 @@ func (s *source) Next(ctx context.Context, after uint64) (emit.Compaction, error
 		if err != nil {
 			return emit.Compaction{}, fmt.Errorf("compaction %d to %d: %w", run.First, run.Last, err)
 		}
+		if s.overtaken(c) {
+			continue
+		}
 		if len(c.Deliveries) > 0 {
 			return c, nil
 		}
 		after = run.First // resolved meanwhile
 	}
+}
+
+// overtaken tells whether an outcome was applied while the log was read: what was read before it counts as pending, what was
+// read after it is left out, and a file of such a part would replace the whole one, which has the same id.
+func (s *source) overtaken(c emit.Compaction) bool {
+	return slices.ContainsFunc(c.Deliveries, func(d emit.Delivery) bool {
+		return s.machine.Resolved(s.channelIndex, s.emitterIndex, d.Seq)
+	})
 }
 
 func (s *source) nextRun(after uint64) (fsm.Run, bool) {

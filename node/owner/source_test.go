@@ -16,6 +16,7 @@ import (
 	"penstock/fsm/command"
 	"penstock/internal/spec"
 	"penstock/node/internal/testbed"
+	"penstock/node/logread"
 )
 
 func delivered(first, last uint64) command.Outcome {
@@ -103,6 +104,45 @@ func TestACompactionKeepsItsIDAndLosesOnlyWhatIsResolved(t *testing.T) {
 	again, err := s.Next(context.Background(), 0)
 	require.NoError(t, err)
 	require.Equal(t, before[1].ID, again.ID, "a compaction that is resolved whole is passed over")
+}
+
+// hookLog calls its hook before it reads an entry.
+type hookLog struct {
+	testbed.Log
+	before func(index uint64)
+}
+
+func (l hookLog) GetLog(index uint64, out *raft.Log) error {
+	l.before(index)
+	return l.Log.GetLog(index, out)
+}
+
+// A node that restarts sends again what its log, not yet applied to its end, says was delivered. An outcome that is applied
+// while a compaction is read must not leave half of it: as a file it would replace the whole one (found by the fault harness,
+// check files).
+func TestAnOutcomeAppliedWhileACompactionIsReadLeavesNoHalfOfIt(t *testing.T) {
+	b := testbed.New(t)
+	b.Put(orders(cutting(4)))
+	e := owned(b)
+	var third uint64
+	for i := range 8 {
+		if r := b.Send("orders", fmt.Sprint(i)); i == 2 {
+			third = r.Index
+		}
+	}
+	s := sourceOf(b, 1)
+	applied := false
+	s.reader = logread.New(hookLog{Log: b.Log, before: func(index uint64) {
+		if index == third && !applied {
+			applied = true
+			require.Equal(t, command.OK, b.Report(e, delivered(1, 4)))
+		}
+	}}, b.Machine, 1)
+	c, err := s.Next(context.Background(), 0)
+	require.NoError(t, err)
+	require.True(t, applied)
+	require.Equal(t, uint64(5), c.First, "the first is resolved whole by now")
+	require.Len(t, c.Deliveries, 4)
 }
 
 // A retry reads an older compaction again while the walk forward goes on where it was.
