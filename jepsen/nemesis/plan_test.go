@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"penstock/jepsen/history"
 )
 
 func TestPlanFollowsFromTheSeed(t *testing.T) {
@@ -65,4 +67,14 @@ func TestExpandRefusesAnUnknownKind(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "kill", kinds[0])
 	require.Greater(t, len(kinds), 4)
+}
+
+func TestAKindThatWasNeverConfirmedIsKnown(t *testing.T) {
+	env := &Env{Log: func(history.Fault) {}}
+	confirmed := watchConfirmed(env)
+	env.Log(history.Fault{Kind: "loss", Phase: history.Begin})
+	env.Log(history.Fault{Kind: "kill", Phase: history.Confirmed})
+	require.False(t, confirmed("loss"))
+	require.True(t, confirmed("kill"))
+	require.Equal(t, []string{"kill", "loss"}, planned([]Window{{Steps: []Step{{Kind: "kill"}}}, {}, {Steps: []Step{{Kind: "loss"}, {Kind: "kill"}}}}))
 }

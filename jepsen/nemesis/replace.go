@@ -57,6 +57,9 @@ func replace(ctx context.Context, a *Act, n *control.Node) error {
 // replaceBound is for three to seven nodes that each start twice and catch up, on a machine that has other work too.
 const replaceBound = 150 * time.Second
 
+// joinBound is for one of them.
+const joinBound = 40 * time.Second
+
 // replaceAll replaces every node in turn, the leader last. What was pending when it began may afterwards be known only from
 // what a snapshot and the log behind it brought to each new node; and each snapshot but the first comes from a node that
 // was itself set up from one.
@@ -86,10 +89,11 @@ func replaceAll(ctx context.Context, a *Act) error {
 	order := slices.Clone(a.Nodes)
 	slices.SortStableFunc(order, func(x, y *control.Node) int { return rank(x.Host != leader) - rank(y.Host != leader) })
 	for i, n := range order {
-		one, cancel := context.WithTimeout(ctx, 40*time.Second)
+		one, cancel := context.WithTimeout(ctx, joinBound)
 		err := replace(one, a, n)
 		cancel()
-		if err != nil {
+		if err != nil { // no other fault acts and a majority holds everything: it must work
+			a.log(history.Violation, "%s could not be replaced within %v: %v", n.Host, joinBound, err)
 			return err
 		}
 		if err := a.Healthy(ctx); err != nil {
