@@ -1,4 +1,4 @@
-# Targets: build test check demo bench soak jepsen image. Each installs what it needs beyond Go, from Debian's packages.
+# Targets: build test check demo bench soak jepsen jepsen-short jepsen-mutants image. Each installs what it needs beyond Go, from Debian's packages.
 
 GO       ?= go
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -10,7 +10,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 UNIT = $(shell $(GO) list ./... | grep -v '^penstock/test/')
 E2E  = ./test/...
 
-.PHONY: build test unit e2e check fmt vet deps rules demo bench soak jepsen image clean
+.PHONY: build test unit e2e check fmt vet deps rules demo bench soak jepsen jepsen-deps jepsen-short jepsen-mutants image clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/penstock ./cmd/penstock
@@ -52,8 +52,22 @@ check: fmt vet
 demo: build
 	$(GO) run ./test/demo -bin bin/penstock
 
-jepsen: build
-	$(GO) run ./jepsen run $(ARGS)
+# The fault harness: as root on Linux, about 20 minutes; jepsen-short about 5; jepsen-mutants about 20.
+JEPSEN_PACKAGES := iproute2 util-linux iptables e2fsprogs xfsprogs strace
+
+jepsen-deps:
+	@for tool in ip nsenter losetup iptables mkfs.ext4 mkfs.xfs strace; do \
+		command -v $$tool >/dev/null || { apt-get update -q && apt-get install -qy --no-install-recommends $(JEPSEN_PACKAGES); break; }; \
+	done
+
+jepsen: build jepsen-deps
+	$(GO) run ./jepsen suite --binary bin/penstock $(ARGS)
+
+jepsen-short: build jepsen-deps
+	$(GO) run ./jepsen suite --short --binary bin/penstock $(ARGS)
+
+jepsen-mutants: jepsen-deps
+	$(GO) run ./jepsen mutants $(ARGS)
 
 bench soak image:
 	@echo "make $@: not built yet"; exit 1
