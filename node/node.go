@@ -108,7 +108,7 @@ func (n *Node) fatalDisk(err error) { n.opts.Fatal(ExitDiskFault, err) }
 
 func (n *Node) openLog() (err error) {
 	n.wal, err = wal.Open(filepath.Join(n.cfg.Node.DataDir, "wal"), wal.Config{
-		SegmentBytes: int64(n.cfg.WAL.SegmentBytes), Logger: n.log, Registerer: n.registry, Fatal: n.fatalDisk,
+		SegmentBytes: int64(n.cfg.WAL.SegmentBytes), MaxBytes: int64(n.cfg.WAL.MaxBytes), Logger: n.log, Registerer: n.registry, Fatal: n.fatalDisk,
 	})
 	return err
 }
@@ -194,7 +194,8 @@ func (n *Node) openRunners() {
 	n.registry.MustRegister(replay.NewMetrics(n.machine, n.cluster.Now))
 	n.runners = owner.New(owner.Deps{
 		NodeID: n.cfg.Node.ID, Machine: n.machine, Reader: n.reader, Cluster: n.cluster,
-		Lease: leaseOf(n.cluster), Dead: n.volume,
+		CaughtUp: func() bool { return n.cluster.Status().Ready },
+		Lease:    leaseOf(n.cluster), Dead: n.volume,
 		Sinks: sinks, Metrics: emit.NewMetrics(n.registry), Logger: n.log, Beside: n.replays.Beside,
 		Grace: emitterGrace(time.Duration(n.cfg.Drain)), Flush: emitterFlush(time.Duration(n.cfg.Drain)),
 	})

@@ -241,11 +241,19 @@ func validate(ch fsm.ChannelInfo, events []event.Event) (poison []bool, prob *pr
 // room refuses new events while an emitter of the channel has more undelivered than retention.max_unresolved (P8). It looks
 // at what this node has applied, so the bound may be passed by what is under way.
 //
-// A disk that is nearly full refuses too, before the log can fail: outcomes and what Raft needs still fit then.
+// A disk that is nearly full, and a log at its bound, refuse too, before the log can fail: outcomes and what Raft needs still
+// fit then.
 func (a *API) room(ch fsm.ChannelInfo) *problem {
-	if a.deps.Log.Stats().LowWater {
+	stats, full := a.deps.Log.Stats(), ""
+	switch {
+	case stats.LowWater:
+		full = "the log's file system is below its low-water mark"
+	case stats.MaxBytes > 0 && stats.RetainedBytes >= stats.MaxBytes:
+		full = fmt.Sprintf("the log holds wal.max_bytes (%d bytes)", stats.MaxBytes)
+	}
+	if full != "" {
 		return newProblem(http.StatusInsufficientStorage, kindStorageFull, "storage full",
-			"the log's file system is below its low-water mark; delivery goes on and makes room").notCommitted().retryAfter(5 * time.Second)
+			full+"; delivery goes on and makes room").notCommitted().retryAfter(5 * time.Second)
 	}
 	most := uint64(ch.Spec.Retention.MaxUnresolved)
 	for _, e := range ch.Spec.Emitters {

@@ -34,10 +34,12 @@ type Deps struct {
 	Reader  *logread.Reader
 	Cluster Cluster
 	Lease   emit.Lease
-	Dead    DeadLetterVolume
-	Sinks   emit.SinkDeps
-	Metrics *emit.Metrics
-	Logger  *slog.Logger
+	// CaughtUp tells whether this node has applied, once since its start, everything committed before; nil: it has.
+	CaughtUp func() bool
+	Dead     DeadLetterVolume
+	Sinks    emit.SinkDeps
+	Metrics  *emit.Metrics
+	Logger   *slog.Logger
 	// Grace is how long attempts in flight may go on once an emitter is to stop, Flush how long its known outcomes may then
 	// take to be committed; 0 is emit's default.
 	Grace, Flush time.Duration
@@ -86,6 +88,9 @@ func New(deps Deps) *Runners {
 // Run keeps the set of runners equal to what the replicated state says until ctx ends, then stops them all and waits:
 // each flushes the outcomes it already knows, within the bound that flush gives.
 func (r *Runners) Run(ctx context.Context) {
+	if !r.awaitCaughtUp(ctx) {
+		return
+	}
 	defer r.stopAll()
 	for {
 		changed := r.deps.Machine.Changed()
@@ -107,6 +112,19 @@ func (r *Runners) Run(ctx context.Context) {
 
 // reconcile stops and starts. Stopping may take as long as an attempt in flight, so nothing waits for it but the next
 // runner of the same emitter.
+// awaitCaughtUp waits until this node has applied, once since its start, all that was committed before. What it reads until
+// then is its state of long ago: it would send again what it has delivered, or what another node owns now.
+func (r *Runners) awaitCaughtUp(ctx context.Context) bool {
+	for r.deps.CaughtUp != nil && !r.deps.CaughtUp() {
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
 func (r *Runners) reconcile(ctx context.Context) {
 	want := r.wanted()
 	for k, run := range r.running {
