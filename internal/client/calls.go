@@ -60,7 +60,16 @@ func (c *Client) get(ctx context.Context, p string, q url.Values, out any) error
 }
 
 func (c *Client) change(ctx context.Context, method, p string, q url.Values, body, out any) error {
-	r := request{method: method, path: p, query: q, write: true, header: http.Header{}}
+	return c.send(ctx, request{method: method, path: p, query: q, write: true}, body, out)
+}
+
+// settle is change for what may be made again: it says what shall be.
+func (c *Client) settle(ctx context.Context, method, p string, q url.Values, body, out any) error {
+	return c.send(ctx, request{method: method, path: p, query: q, write: true, again: true}, body, out)
+}
+
+func (c *Client) send(ctx context.Context, r request, body, out any) error {
+	r.header = http.Header{}
 	if body != nil {
 		b, err := json.Marshal(body)
 		if err != nil {
@@ -102,16 +111,21 @@ func (o PutOptions) query() url.Values {
 	return q
 }
 
-// PutChannel creates or changes the channel whose spec is given as JSON.
+// PutChannel creates or changes the channel whose spec is given as JSON. It asks the next node when one gives no outcome.
 func (c *Client) PutChannel(ctx context.Context, name string, specJSON json.RawMessage, o PutOptions) (Applied, error) {
 	var out Applied
-	err := c.change(ctx, http.MethodPut, path("channels", name), o.query(), specJSON, &out)
+	err := c.settle(ctx, http.MethodPut, path("channels", name), o.query(), specJSON, &out)
 	return out, err
 }
 
-// DeleteChannel removes one; without Discard only when nothing of it is pending or dead.
+// DeleteChannel removes one; without Discard only when nothing of it is pending or dead. It asks the next node when one
+// gives no outcome; a channel that is then not there has been deleted.
 func (c *Client) DeleteChannel(ctx context.Context, name string, o PutOptions) error {
-	return c.change(ctx, http.MethodDelete, path("channels", name), o.query(), nil, nil)
+	err := c.settle(ctx, http.MethodDelete, path("channels", name), o.query(), nil, nil)
+	if Unknown(err) && NotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // Ledger gives the balance of a channel.
@@ -186,9 +200,9 @@ func (c *Client) Cluster(ctx context.Context) (Cluster, error) {
 	return out, err
 }
 
-// SetMember adds a node as a nonvoter, or promotes or demotes one.
+// SetMember adds a node as a nonvoter, or promotes or demotes one. It asks the next node when one gives no outcome.
 func (c *Client) SetMember(ctx context.Context, id, suffrage string) error {
-	return c.change(ctx, http.MethodPost, path("cluster", "members"), nil, map[string]string{"id": id, "suffrage": suffrage}, nil)
+	return c.settle(ctx, http.MethodPost, path("cluster", "members"), nil, map[string]string{"id": id, "suffrage": suffrage}, nil)
 }
 
 // RemoveMember takes a node out of the cluster.

@@ -2,7 +2,9 @@
 // addresses with failover to the next node, a bound on every wait, and errors that keep apart what the API keeps apart
 // (P7): refused for good, certainly not committed, and unknown.
 //
-// It promises never to repeat a write by itself once a node may have got it: that is the caller's to do, under the same ids.
+// It promises never to repeat a write of events by itself once a node may have got it: that is the caller's to do, under the
+// same ids. A change that says what shall be (a channel's spec, a member's suffrage) has the same effect twice as once, so
+// the next node is asked when the outcome at one is unknown.
 // It keeps no state but which address answered last, and starts no goroutine of its own.
 package client
 
@@ -112,18 +114,23 @@ type request struct {
 	query  url.Values
 	header http.Header
 	body   []byte
-	write  bool          // may change state: never repeated once sent
+	write  bool          // may change state: never repeated once sent, unless
+	again  bool          // it says what shall be, so that twice is the same as once
 	wait   time.Duration // how long the server was asked to wait
 }
 
 // do tries the nodes in turn from the one that answered last, each at most once. The answer has a 2xx status and its body
-// is the caller's to close; a read moves on after any failure of a node, a write only when it was certainly not committed.
+// is the caller's to close; a read moves on after any failure of a node, a write only when it was certainly not committed,
+// or may be made again. An outcome that was unknown at one node stays so, whatever a later one says but yes.
 func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 	start := int(c.current.Load())
-	var first error
+	var first, unknown error
 	for i := range c.bases {
 		n := (start + i) % len(c.bases)
 		resp, err := c.attempt(ctx, c.bases[n], r)
+		if err == nil && r.again {
+			err = whole(resp)
+		}
 		if err == nil {
 			c.current.Store(int64(n))
 			return resp, nil
@@ -132,12 +139,38 @@ func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 		if first == nil || errors.Is(first, errNotSent) {
 			first = err // a node's own word says more than an address nobody listens on
 		}
-		if ctx.Err() != nil || !movesOn(err, r.write) {
-			return nil, err
+		if ctx.Err() != nil || !movesOn(err, r.write) && !(r.again && Unknown(err)) {
+			return nil, stillUnknown(err, unknown)
+		}
+		if unknown == nil && Unknown(err) {
+			unknown = err
 		}
 		c.current.Store(int64((n + 1) % len(c.bases)))
 	}
+	if unknown != nil {
+		return nil, unknown
+	}
 	return nil, first
+}
+
+// whole reads an answer to its end, so that one that breaks off counts as the attempt's failure.
+func whole(resp *http.Response) error {
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	err = errors.Join(err, resp.Body.Close())
+	resp.Body = io.NopCloser(bytes.NewReader(b))
+	if err != nil {
+		return &UnknownError{Err: fmt.Errorf("read answer: %w", err)}
+	}
+	return nil
+}
+
+// stillUnknown is err, a node's last word, after an attempt at another node whose outcome is unknown (nil: there was none):
+// that a later one was refused does not say that the earlier one was not committed.
+func stillUnknown(err, unknown error) error {
+	if unknown == nil || Unknown(err) {
+		return err
+	}
+	return &UnknownError{Err: fmt.Errorf("%w (before that %w)", err, unknown)}
 }
 
 // errNotSent: no byte of the request can have reached the node.
