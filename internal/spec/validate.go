@@ -3,7 +3,6 @@ package spec
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,7 +120,9 @@ func (c *Channel) Validate() error {
 	inRange(p, "dedup.max_keys", c.Dedup.MaxKeys, 1, maxKeys)
 	p.oneOf("dedup.on_full", c.Dedup.OnFull, "refuse", "shorten")
 	inRange(p, "retention.keep", c.Retention.Keep, 0, maxKeep)
-	inRange(p, "retention.max_unresolved", c.Retention.MaxUnresolved, minUnresolved, math.MaxInt64)
+	if c.Retention.MaxUnresolved < minUnresolved {
+		p.add("retention.max_unresolved", "%v is not at least %v", c.Retention.MaxUnresolved, minUnresolved)
+	}
 	if c.Retention.OnUnresolved == "dead_letter" {
 		p.add("retention.on_unresolved", "dead_letter is not built yet; say refuse")
 	} else {

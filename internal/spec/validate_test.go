@@ -45,7 +45,7 @@ func TestEachRuleRefusesWithItsField(t *testing.T) {
 		"window long":        {func(c *Channel) { c.Dedup.Window = Duration(1000 * time.Hour) }, `dedup.window: 1000h is not between`},
 		"max_keys":           {func(c *Channel) { c.Dedup.MaxKeys = 0 }, `dedup.max_keys: 0 is not between 1 and`},
 		"on_full":            {func(c *Channel) { c.Dedup.OnFull = "forget" }, `dedup.on_full: "forget" is not one of refuse, shorten`},
-		"max_unresolved":     {func(c *Channel) { c.Retention.MaxUnresolved = 0 }, `retention.max_unresolved: 0B is not between 1MiB`},
+		"max_unresolved":     {func(c *Channel) { c.Retention.MaxUnresolved = 0 }, `retention.max_unresolved: 0B is not at least 1MiB`},
 		"on_unresolved":      {func(c *Channel) { c.Retention.OnUnresolved = "x" }, `retention.on_unresolved: "x"`},
 		"emitters":           {func(c *Channel) { c.Emitters = make([]Emitter, 65) }, `emitters: 65, more than 64`},
 		"emitter name":       {func(c *Channel) { c.Emitters[0].Name = "" }, `emitters[0].name: "" is no name`},
