@@ -28,7 +28,7 @@ func emitterFlush(drain time.Duration) time.Duration { return min(5*time.Second,
 // clean stop. Anything that cannot be done within the drain time makes it a failed drain: exit 14, no marker.
 func (n *Node) drain(server *http.Server, stopLoops func(), loopsDone <-chan struct{}) error {
 	limit := time.Duration(n.cfg.Drain)
-	n.log.Info("draining", "limit", limit)
+	n.log.Info("draining", "limit", limit.String())
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	defer n.hurryWith(ctx, cancel)()
@@ -79,7 +79,7 @@ func (n *Node) hurryWith(ctx context.Context, cancel context.CancelFunc) (stop f
 		case <-over:
 			return
 		}
-		n.log.Info("drain hurries", "limit", hurryLimit)
+		n.log.Info("drain hurries", "limit", hurryLimit.String())
 		n.api.CutBodies()
 		select {
 		case <-time.After(hurryLimit):

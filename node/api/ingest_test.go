@@ -353,3 +353,17 @@ func TestARequestWithoutEventsChangesNothing(t *testing.T) {
 	after, _ := s.Machine.Applied()
 	require.Equal(t, before, after)
 }
+
+// boundedLog is a log that holds as much as it may.
+type boundedLog struct{ testbed.Log }
+
+func (boundedLog) Stats() wal.Stats { return wal.Stats{RetainedBytes: 8 << 20, MaxBytes: 8 << 20} }
+
+func TestALogAtItsBoundTakesNoNewEvents(t *testing.T) {
+	b := testbed.New(t)
+	b.Log = boundedLog{b.Log}
+	s := surfaceOn(t, b)
+	s.Put(orders())
+	p := s.call("POST", ordersPath, batch("a"), batchType).problem(507, "storage-full")
+	require.Contains(t, p.Detail, "wal.max_bytes")
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -255,5 +256,34 @@ func TestWhatIsOwnedIsDeliveredAndMarked(t *testing.T) {
 		<-done
 		require.NoError(t, runners.Flushed())
 		require.Equal(t, 100, bytes.Count(out.Bytes(), []byte{'\n'}), "each accepted event once")
+	})
+}
+
+// What a node knows right after its start is its state of long ago: it would send again what it has delivered.
+func TestNoEmitterStartsBeforeTheNodeHasCaughtUp(t *testing.T) {
+	bubble(t, func(t *testing.T, b *testbed.Bed) {
+		owned(b)
+		r := &runs{}
+		var caughtUp atomic.Bool
+		deps := depsOf(b)
+		deps.CaughtUp = caughtUp.Load
+		runners := New(deps)
+		runners.run = r.run
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			runners.Run(ctx)
+		}()
+		settle()
+		require.Empty(t, r.text())
+		caughtUp.Store(true)
+		settle()
+		require.Equal(t, "+out/1", r.text())
+		caughtUp.Store(false) // once is enough: from then on the lease decides
+		settle()
+		require.Equal(t, "+out/1", r.text())
+		cancel()
+		<-done
 	})
 }
