@@ -53,6 +53,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
+	addCompletion(root)
 	err := root.ExecuteContext(ctx)
 	if err != nil && !errors.Is(err, errReported) {
 		fmt.Fprintln(a.stderr, "penstock: "+err.Error())
@@ -101,6 +102,17 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(a.devCommand(), a.serverCommand(), a.channelCommand(), a.sendCommand(), a.tailCommand(), a.ledgerCommand(),
 		a.explainCommand(), a.dlqCommand(), a.auditCommand(), a.emitterCommand(), a.clusterCommand(), a.configCommand(), a.walCommand(), a.versionCommand())
 	return root
+}
+
+// addCompletion adds cobra's verb, once the output it is to write to is set. Cobra's own shows its help for a shell it does
+// not know, and calls that a success.
+func addCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			group(c)
+		}
+	}
 }
 
 func (a *app) getenv(name string) string {

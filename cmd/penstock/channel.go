@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +19,7 @@ import (
 
 func (a *app) channelCommand() *cobra.Command {
 	c := group(&cobra.Command{Use: "channel", Short: "Create, change, show and delete channels"})
-	c.AddCommand(a.channelApply(), a.channelList(), a.channelShow(), a.channelDelete())
+	c.AddCommand(a.channelApply(), a.channelExample(), a.channelList(), a.channelShow(), a.channelDelete())
 	return c
 }
 
@@ -26,7 +29,10 @@ func (a *app) channelApply() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Create or change the channels of a YAML file (- is standard input)",
-		Args:  args(cobra.NoArgs),
+		Long: "Creates or changes each channel of a YAML file (- is standard input), and says back its semantics. The whole file is\n" +
+			"checked before anything of it is applied; channels it does not name are left alone; the same file again changes\n" +
+			"nothing. `penstock channel example` prints a commented file; docs/channels.md explains every field.",
+		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
 				return usageError{errors.New("channel apply: want -f FILE")}
@@ -81,7 +87,7 @@ func (a *app) applyChannels(ctx context.Context, channels []spec.Channel, o clie
 		var one client.Applied
 		failed = patiently(ctx, func() (err error) { one, err = c.PutChannel(ctx, ch.Name, ch.Canonical(), o); return err })
 		if failed != nil {
-			failed = fmt.Errorf("channel %q: %w", ch.Name, failed)
+			failed = fmt.Errorf("channel %q: %w", ch.Name, mentionDiscard(failed, o))
 			break
 		}
 		applied = append(applied, one)
@@ -97,6 +103,28 @@ func (a *app) applyChannels(ctx context.Context, channels []spec.Channel, o clie
 		}
 	})
 	return errors.Join(failed, err)
+}
+
+// mentionDiscard adds the way out to a refusal to drop deliveries.
+func mentionDiscard(err error, o client.PutOptions) error {
+	p, ok := client.AsProblem(err)
+	if !ok || p.Status != http.StatusConflict || o.Discard || !strings.Contains(p.Detail, " deliveries") {
+		return err
+	}
+	return fmt.Errorf("%w (--discard drops them)", err)
+}
+
+//go:embed channel_example.yaml
+var channelExample string
+
+func (a *app) channelExample() *cobra.Command {
+	return &cobra.Command{
+		Use: "example", Short: "Print a commented file for apply", Args: args(cobra.NoArgs),
+		RunE: func(*cobra.Command, []string) error {
+			_, err := io.WriteString(a.stdout, channelExample)
+			return err
+		},
+	}
 }
 
 func (a *app) channelList() *cobra.Command {
@@ -141,7 +169,7 @@ func (a *app) channelShow() *cobra.Command {
 				return err
 			}
 			return a.print(ch, func(w io.Writer) {
-				row(w, "CHANNEL", "CREATED AT", "VERSION", "ACCEPTED")
+				row(w, "CHANNEL", "INDEX", "VERSION", "ACCEPTED")
 				row(w, ch.Name, ch.Index, ch.Version, ch.Accepted)
 				fmt.Fprintln(w)
 				indented, _ := json.MarshalIndent(ch.Spec, "", "  ")
@@ -154,15 +182,16 @@ func (a *app) channelShow() *cobra.Command {
 func (a *app) channelDelete() *cobra.Command {
 	var discard bool
 	c := &cobra.Command{
-		Use: "delete CHANNEL", Short: "Delete a channel", Args: args(cobra.ExactArgs(1)),
+		Use: "delete CHANNEL", Short: "Delete a channel; one with pending or dead deliveries only with --discard", Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, list []string) error {
 			c, err := a.connect()
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			if err := c.DeleteChannel(cmd.Context(), list[0], client.PutOptions{Discard: discard}); err != nil {
-				return err
+			o := client.PutOptions{Discard: discard}
+			if err := c.DeleteChannel(cmd.Context(), list[0], o); err != nil {
+				return mentionDiscard(err, o)
 			}
 			return a.print(map[string]any{"deleted": list[0]}, func(w io.Writer) { row(w, "deleted", list[0]) })
 		},

@@ -129,6 +129,9 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{exitUsage, "nonsense", `unknown command "nonsense"`},
 		{exitUsage, "channel nonsense", `unknown command "nonsense" for "penstock channel"`},
+		{exitUsage, "completion foo", `unknown command "foo" for "penstock completion"`},
+		{exitUsage, "dlq list --state foo", "want dead or poison"},
+		{exitUsage, "tail c -n -1", "0 is no limit"},
 		{exitUsage, "ledger a b", "usage: penstock ledger [CHANNEL]"},
 		{exitUsage, "ledger --nonsense", "unknown flag"},
 		{exitUsage, "ledger --output xml", "want table or json"},

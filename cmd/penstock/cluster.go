@@ -19,7 +19,7 @@ func (a *app) clusterCommand() *cobra.Command {
 		a.clusterChange("promote NODE", "Make a nonvoter that has caught up a voter", func(ctx context.Context, c *client.Client, id string) error {
 			return c.SetMember(ctx, id, "voter")
 		}),
-		a.clusterChange("remove NODE", "Take a node out; its id never comes back", func(ctx context.Context, c *client.Client, id string) error {
+		a.clusterChange("remove NODE", "Take a node out; join takes it in again, unless its directory was lost: that needs a new id", func(ctx context.Context, c *client.Client, id string) error {
 			return c.RemoveMember(ctx, id)
 		}),
 		a.clusterTransfer())

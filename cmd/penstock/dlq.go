@@ -21,6 +21,9 @@ func (a *app) dlqList() *cobra.Command {
 	c := &cobra.Command{
 		Use: "list", Short: "List dead letters and poison", Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.State != "" && f.State != "dead" && f.State != "poison" {
+				return usageError{fmt.Errorf("--state %q: want dead or poison", f.State)}
+			}
 			c, err := a.connect()
 			if err != nil {
 				return err

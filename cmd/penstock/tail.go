@@ -27,6 +27,9 @@ func (a *app) tailCommand() *cobra.Command {
 			"With --output json each line is the structured CloudEvent with the extensions penstockindex and penstockordinal.",
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, list []string) error {
+			if limit < 0 {
+				return usageError{fmt.Errorf("--limit %d: want a count, 0 is no limit", limit)}
+			}
 			var o client.TailOptions
 			if from != "" {
 				p, err := event.ParsePosition(from)
@@ -40,7 +43,7 @@ func (a *app) tailCommand() *cobra.Command {
 	}
 	c.Flags().StringVar(&from, "from", "", "first position, INDEX or INDEX.ORD")
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "wait for more")
-	c.Flags().IntVarP(&limit, "limit", "n", 0, "stop after so many events")
+	c.Flags().IntVarP(&limit, "limit", "n", 0, "stop after so many events; 0 is no limit")
 	return c
 }
 
