@@ -11,7 +11,8 @@ var (
 	// ErrFailed wraps the first write, fsync or stall error; every call after
 	// it returns it (I11).
 	ErrFailed = errors.New("wal: failed")
-	// ErrStalled is the cause when a write or fsync took too long.
+	// ErrStalled is the cause when a write or fsync took too long, in time
+	// during which this process was running.
 	ErrStalled = errors.New("wal: disk stalled")
 	// ErrTooNew says that the folder was written by a newer version. That is
 	// not damage: nothing is wrong with the files.

@@ -15,6 +15,7 @@ import (
 
 	"penstock/internal/vfs/errfs"
 	"penstock/internal/vfs/memfs"
+	"penstock/internal/watchdog/watchdogtest"
 )
 
 // failing opens a log on a file system that can be made to fail, and counts
@@ -169,6 +170,54 @@ func TestStalledFsyncIsFatalAndCallersBehindItGetTheirError(t *testing.T) {
 	require.ErrorIs(t, err, ErrFailed)
 	close(release) // the disk comes back: too late for an ack
 	require.ErrorIs(t, <-stuck, ErrStalled)
+	require.NoError(t, l.Close())
+}
+
+// A process that is stopped while an fsync is outstanding sees it return late:
+// that says nothing of the disk.
+func TestAPauseOfTheProcessDuringAnFsyncIsNoStall(t *testing.T) {
+	watchdogtest.Run(t, func(disk func()) {
+		fsys := errfs.Wrap(memfs.New(), nil)
+		cfg := testConfig(t, fsys)
+		cfg.StallTimeout = watchdogtest.Limit
+		l, err := Open(testDir, cfg)
+		require.NoError(t, err)
+		require.NoError(t, l.StoreLogs(entries(1, 1, 1, 10)))
+		fsys.Set(func(op errfs.Op) error {
+			if op.Kind == errfs.Sync && strings.HasPrefix(filepath.Base(op.Path), segmentPrefix) {
+				disk()
+			}
+			return nil
+		})
+		require.NoError(t, l.StoreLogs(entries(2, 2, 1, 10)))
+		fsys.Set(nil)
+		require.NoError(t, l.Close())
+	})
+}
+
+// A disk that stays full ends the process like one that hangs, and says so.
+func TestADiskThatStaysFullIsNamedAsThat(t *testing.T) {
+	var full atomic.Bool
+	fsys := errfs.Wrap(memfs.New(), func(op errfs.Op) error {
+		if full.Load() && op.Kind == errfs.Write && isSpare(op) {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	cfg := testConfig(t, fsys)
+	cfg.StallTimeout = 200 * time.Millisecond
+	fatal := make(chan error, 1)
+	cfg.Fatal = func(err error) { fatal <- err }
+	l, err := Open(testDir, cfg)
+	require.NoError(t, err)
+	full.Store(true)
+	for index := uint64(1); err == nil; index++ {
+		err = l.StoreLogs(entries(index, index, 1, 7000))
+	}
+	require.ErrorIs(t, err, ErrFailed)
+	require.ErrorIs(t, <-fatal, syscall.ENOSPC)
+	require.NotErrorIs(t, err, ErrStalled)
+	require.ErrorContains(t, err, "wait for a prepared segment: no space left in "+testDir)
 	require.NoError(t, l.Close())
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"penstock/internal/watchdog"
 )
 
 // fuse is the fail-stop of I11: it blows once, with the first error, and stays
@@ -41,14 +43,20 @@ func (f *fuse) blow(cause error) error {
 // a stall blows the fuse; what returns after the fuse blew is never success,
 // not even when the disk came back.
 func (l *Log) guard(op string, fn func() error) error {
+	return l.guardWait(op, func() error { return ErrStalled }, fn)
+}
+
+// guardWait is guard for what may take too long for another reason than a
+// disk that hangs: why tells it when the time is over.
+func (l *Log) guardWait(op string, why, fn func() error) error {
 	if err := l.fuse.check(); err != nil {
 		return err
 	}
-	timer := time.AfterFunc(l.cfg.StallTimeout, func() {
-		_ = l.fuse.blow(fmt.Errorf("%s: %w for %s", op, ErrStalled, l.cfg.StallTimeout))
+	watch := watchdog.Start(l.cfg.StallTimeout, func() {
+		_ = l.fuse.blow(fmt.Errorf("%s: %w for %s", op, why(), l.cfg.StallTimeout))
 	})
 	err := fn()
-	timer.Stop()
+	watch.Stop()
 	if err != nil {
 		return l.fuse.blow(fmt.Errorf("%s: %w", op, err))
 	}

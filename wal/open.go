@@ -65,7 +65,7 @@ func (l *Log) report() {
 	r.BaseIndex, r.BaseTerm, r.Segments = st.BaseIndex, st.BaseTerm, st.Segments
 	l.metrics.truncated.Add(float64(r.TornBytes))
 	l.log.Info("log opened", "dir", l.dir, "first", r.First, "last", r.Last, "term", r.LastTerm, "base", r.BaseIndex,
-		"segments", r.Segments, "torn_bytes", r.TornBytes, "took", r.Duration)
+		"segments", r.Segments, "torn_bytes", r.TornBytes, "took", r.Duration.Round(time.Millisecond).String())
 }
 
 // recover brings the log into memory, read-only until it is known to be whole,

@@ -25,6 +25,8 @@ type preparer struct {
 	taken chan struct{} // the goroutine: look whether one must be made; capacity 1
 	// waiting: a writer cannot go on without one.
 	waiting atomic.Bool
+	// noSpace is why none can be made just now, nil when nothing is known.
+	noSpace atomic.Pointer[error]
 	seq     atomic.Uint64 // highest number given to a spare's name
 }
 
@@ -48,10 +50,13 @@ func (l *Log) prepare() {
 			s, err := l.makeSpare(l.cfg.blocks())
 			switch {
 			case err == nil:
+				l.prep.noSpace.Store(nil)
 				l.prep.ready <- s
 			case errors.Is(err, syscall.ENOSPC):
+				l.prep.noSpace.Store(&err)
 				// Nothing of the log is touched by this: a new file is tried
-				// again. A writer that needs it meanwhile runs into its stall limit.
+				// again. A writer that needs it meanwhile runs into its stall limit,
+				// which then names the lack of space.
 				if l.prep.waiting.Load() && l.ReleaseReserve() {
 					continue
 				}
@@ -159,7 +164,7 @@ func (l *Log) takeSpare(batchBlocks uint32) (s spare, err error) {
 		defer l.prep.waiting.Store(false)
 		poke(l.prep.taken)
 	}
-	err = l.guard("wait for a prepared segment", func() error {
+	err = l.guardWait("wait for a prepared segment", l.whyNoSpare, func() error {
 		select {
 		case s = <-l.prep.ready:
 			poke(l.prep.taken)
@@ -169,6 +174,15 @@ func (l *Log) takeSpare(batchBlocks uint32) (s spare, err error) {
 		}
 	})
 	return s, err
+}
+
+// whyNoSpare is why a writer has waited too long for a spare. Only a disk that
+// answers says that it is full, so that is no stall.
+func (l *Log) whyNoSpare() error {
+	if p := l.prep.noSpace.Load(); p != nil {
+		return fmt.Errorf("no space left in %s (%w)", l.dir, *p)
+	}
+	return ErrStalled
 }
 
 // openSegment turns a spare into the newest segment. Its header is durable

@@ -49,7 +49,7 @@ func (l *Log) Scrub(ctx context.Context, bytesPerSecond int64) (damage []Damage,
 	}
 	l.metrics.scrubPasses.Inc()
 	l.metrics.scrubSeconds.Set(time.Since(began).Seconds())
-	l.log.Info("log scrubbed", "damages", len(damage), "took", time.Since(began))
+	l.log.Info("log scrubbed", "damages", len(damage), "took", time.Since(began).Round(time.Millisecond).String())
 	return damage, nil
 }
 

@@ -97,7 +97,7 @@ func start(s Settings, log *slog.Logger, kill func()) (stop func()) {
 	}
 	m := &Mode{log: log, kill: kill, stop: make(chan struct{}), done: make(chan struct{})}
 	after := s.Min + time.Duration(rand.Int64N(int64(s.Max-s.Min)+1))
-	log.Warn("CHAOS MODE IS ON: this process will end itself with SIGKILL", "after", after, "min", s.Min, "max", s.Max)
+	log.Warn("CHAOS MODE IS ON: this process will end itself with SIGKILL", "after", after.Round(time.Millisecond).String(), "min", s.Min.String(), "max", s.Max.String())
 	active.Store(m)
 	go m.run(after)
 	return func() {
