@@ -9,9 +9,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -37,7 +39,8 @@ func (a *app) devCommand() *cobra.Command {
 		Use:   "dev",
 		Short: "Run a whole cluster in one process, for development",
 		Long: "Runs N nodes with real Raft on loopback and a sample channel demo (at-least-once, one file emitter under DIR/out).\n" +
-			"Node i listens on 7070 + 10(i-1) and the three ports behind it. Prints a READY line once the channel takes events.\n" +
+			"Node i listens on 7070 + 10(i-1) and the three ports behind it. Prints a READY line once the channel takes events\n" +
+			"and its emitter has an owner.\n" +
 			"Without --data everything lies in a temporary directory that is removed at the end.",
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -142,7 +145,7 @@ func demoChannel(data string) (spec.Channel, error) {
 		Name: "demo", Semantics: spec.AtLeastOnce, Order: spec.OrderNone,
 		Emitters: []spec.Emitter{{
 			Name: "out", Kind: "file", Start: "earliest",
-			Compaction: spec.Compaction{Events: 1000, Bytes: 1 << 20, Linger: spec.Duration(200e6)},
+			Compaction: spec.Compaction{Events: 1000, Bytes: 1 << 20, Linger: spec.Duration(20e6)},
 			File:       &spec.File{Directory: filepath.Join(data, "out")},
 		}},
 	}
@@ -176,6 +179,9 @@ func (a *app) welcome(ctx context.Context, o devOptions, configs []config.Config
 	if err != nil {
 		return fmt.Errorf("sample channel: %w", err)
 	}
+	if err := awaitOwners(ctx, c, ch.Name); err != nil {
+		a.talk("%v; events are taken, and delivered once it has one", err)
+	}
 	out := filepath.Join(o.data, "out")
 	if a.output == "json" {
 		return json.NewEncoder(a.stdout).Encode(map[string]any{"ready": true, "addresses": addresses, "channel": ch.Name, "data": o.data, "out": out})
@@ -183,4 +189,25 @@ func (a *app) welcome(ctx context.Context, o devOptions, configs []config.Config
 	fmt.Fprintf(a.stdout, "READY %s channel=%s out=%s\n", strings.Join(addresses, ","), ch.Name, out)
 	a.talk("try: echo '{\"hello\":\"world\"}' | penstock send demo --addr %s; penstock ledger --addr %s; Ctrl-C ends it", addresses[0], addresses[0])
 	return nil
+}
+
+// ownersWithin bounds the wait for owners: a leader gives emitters away once the leases of its predecessor are over, 2 s
+// after the election.
+const ownersWithin = 5 * time.Second
+
+// awaitOwners waits until each emitter of the channel has an owner, so that the first event is delivered at once.
+func awaitOwners(ctx context.Context, c *client.Client, channel string) error {
+	ctx, cancel := context.WithTimeout(ctx, ownersWithin)
+	defer cancel()
+	for {
+		l, err := c.Ledger(ctx, channel)
+		if err == nil && !slices.ContainsFunc(l.Emitters, func(e client.LedgerRow) bool { return e.Owner == "" }) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("an emitter of channel %s has no owner yet", channel)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
