@@ -111,6 +111,9 @@ func addCompletion(root *cobra.Command) {
 	for _, c := range root.Commands() {
 		if c.Name() == "completion" {
 			group(c)
+			for _, shell := range c.Commands() {
+				shell.Args = args(cobra.NoArgs)
+			}
 		}
 	}
 }

@@ -130,6 +130,7 @@ func TestExitCodes(t *testing.T) {
 		{exitUsage, "nonsense", `unknown command "nonsense"`},
 		{exitUsage, "channel nonsense", `unknown command "nonsense" for "penstock channel"`},
 		{exitUsage, "completion foo", `unknown command "foo" for "penstock completion"`},
+		{exitUsage, "completion bash x", `unknown command "x"`},
 		{exitUsage, "dlq list --state foo", "want dead or poison"},
 		{exitUsage, "tail c -n -1", "0 is no limit"},
 		{exitUsage, "ledger a b", "usage: penstock ledger [CHANNEL]"},
