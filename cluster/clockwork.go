@@ -84,6 +84,6 @@ func (c *Cluster) steerClock() {
 	off := time.Duration(walls[0] - median)
 	c.metrics.clockDeviation.Set(off.Seconds())
 	if far := off.Abs() > clockAlarm; far != c.clockFar.Swap(far) && far {
-		c.logger.Error("this node's wall clock deviates from the others'", "by", off.Round(time.Millisecond))
+		c.logger.Error("this node's wall clock deviates from the others'", "by", off.Round(time.Millisecond).String())
 	}
 }

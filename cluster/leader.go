@@ -132,7 +132,7 @@ func (c *Cluster) lead(t *tenure) {
 		return
 	}
 	close(t.ready)
-	c.logger.Info("this node leads", "term", t.term, "after", time.Since(t.since).Round(time.Millisecond))
+	c.logger.Info("this node leads", "term", t.term, "after", time.Since(t.since).Round(time.Millisecond).String())
 	c.changed.fire()
 	c.wg.Go(func() { c.serveReads(t) })
 	t.gather.run(t.ctx, why)

@@ -14,8 +14,10 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
 
+	"penstock/internal/boltcheck"
 	"penstock/internal/chaos"
 	"penstock/internal/mutant"
+	"penstock/internal/watchdog"
 )
 
 // stableKeys are all Raft ever keeps; they are written when the store is made, so that a missing one is damage from then on.
@@ -25,7 +27,7 @@ var stableKeys = []string{"CurrentTerm", "LastVoteTerm", "LastVoteCand"}
 var errNotFound = errors.New("not found")
 
 // stableStore keeps term and vote. A lost vote lets two leaders win one term, so every value carries its CRC and any error, a
-// missing key or a write that does not return within stableStall ends the process (I11).
+// missing key or a write that does not return within stableStall (of time in which the process was running) ends the process (I11).
 //
 //	+----------+-----------+
 //	| crc32c   | value     |   the CRC covers the key and the value
@@ -35,6 +37,7 @@ type stableStore struct {
 	bolt *raftboltdb.BoltStore
 	// volatile stands in for bolt under the planted bug VoteNotPersisted; nil otherwise.
 	volatile *volatileValues
+	stall    time.Duration
 	fatal    func(code int, err error)
 }
 
@@ -55,7 +58,7 @@ func openStable(dir string, fresh bool, fatal func(int, error)) (*stableStore, e
 	if err != nil {
 		return nil, &ExitError{Code: ExitDisk, Err: err}
 	}
-	s := &stableStore{bolt: bolt, fatal: fatal}
+	s := &stableStore{bolt: bolt, stall: stableStall, fatal: fatal}
 	if mutant.On(mutant.VoteNotPersisted) {
 		s.volatile = new(volatileValues)
 	}
@@ -68,8 +71,30 @@ func openStable(dir string, fresh bool, fatal func(int, error)) (*stableStore, e
 	return s, nil
 }
 
-func openBolt(path string) (*raftboltdb.BoltStore, error) {
-	bolt, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: &bbolt.Options{Timeout: time.Second, FreelistType: bbolt.FreelistMapType}})
+// openBolt opens a store of bbolt, which meets damage with panics, some of them in goroutines of its own: the file is read
+// before.
+func openBolt(path string) (_ *raftboltdb.BoltStore, err error) {
+	if err := boltcheck.File(path); errors.Is(err, boltcheck.ErrDamaged) {
+		return nil, damaged("%v: it holds this node's vote and cannot be made again; the node comes back under a new id", err)
+	} else if err != nil {
+		return nil, err
+	}
+	var raw *os.File
+	defer func() {
+		if p := recover(); p != nil {
+			if raw != nil {
+				_ = raw.Close() // and with it bbolt's lock; closing bbolt itself may wait for ever
+			}
+			err = damaged("open %s: %v", path, p)
+		}
+	}()
+	bolt, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: &bbolt.Options{
+		Timeout: time.Second, FreelistType: bbolt.FreelistMapType,
+		OpenFile: func(name string, flag int, perm os.FileMode) (f *os.File, err error) {
+			raw, err = os.OpenFile(name, flag, perm)
+			return raw, err
+		},
+	}})
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
@@ -122,7 +147,12 @@ func unsealValue(key, sealed []byte) ([]byte, error) {
 // volatileValues are what a store that forgets keeps: a planted bug, in no shipped binary.
 type volatileValues struct{ values sync.Map }
 
-func (s *stableStore) read(key []byte) ([]byte, error) {
+func (s *stableStore) read(key []byte) (_ []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("bbolt gave up: %v", p)
+		}
+	}()
 	if s.volatile != nil {
 		if v, ok := s.volatile.values.Load(string(key)); ok {
 			return v.([]byte), nil
@@ -158,6 +188,12 @@ func isStableKey(key []byte) bool {
 	return false
 }
 
+func (s *stableStore) watch(key []byte) *watchdog.Watch {
+	return watchdog.Start(s.stall, func() {
+		s.fatal(ExitDisk, fmt.Errorf("write %s to the stable store: no answer from the disk in %s", key, s.stall))
+	})
+}
+
 // Set implements raft.StableStore: durable when it returns.
 func (s *stableStore) Set(key, value []byte) error {
 	if s.volatile != nil {
@@ -165,10 +201,7 @@ func (s *stableStore) Set(key, value []byte) error {
 		return nil
 	}
 	chaos.Point("cluster.before_vote")
-	watch := time.AfterFunc(stableStall, func() {
-		s.fatal(ExitDisk, fmt.Errorf("write %s to the stable store: no answer from the disk in %s", key, stableStall))
-	})
-	defer watch.Stop()
+	defer s.watch(key).Stop()
 	if err := s.bolt.Set(key, sealValue(key, value)); err != nil {
 		err = fmt.Errorf("write %s to the stable store: %w", key, err)
 		s.fatal(ExitDisk, err)

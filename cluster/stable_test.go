@@ -1,12 +1,17 @@
 package cluster
 
 import (
+	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/bbolt"
+
+	"penstock/internal/watchdog/watchdogtest"
 )
 
 func TestStableStoreKeepsTermAndVote(t *testing.T) {
@@ -84,4 +89,55 @@ func TestCrashWhileTheStableStoreIsMadeLeavesNone(t *testing.T) {
 	s, err := openStable(dir, true, nil)
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
+}
+
+func TestDamagedPagesOfTheStableStoreAreDamageAndNoPanic(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "stable.db")
+	s, err := openStable(dir, true, nil)
+	require.NoError(t, err)
+	for term := range uint64(20) {
+		require.NoError(t, s.SetUint64([]byte("CurrentTerm"), term))
+	}
+	require.NoError(t, s.Close())
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for _, with := range [][]byte{make([]byte, 4096), bytes.Repeat([]byte{0xff}, 4096), bytes.Repeat([]byte{0xff}, 16384), make([]byte, 16384)} {
+		for at := 0; at+len(with) <= len(content); at += 4096 {
+			what := fmt.Sprintf("%d bytes of %x at %d", len(with), with[0], at)
+			broken := bytes.Clone(content)
+			copy(broken[at:], with)
+			require.NoError(t, os.WriteFile(path, broken, 0o600))
+			s, err := openStable(dir, false, nil)
+			if err == nil { // a page that holds nothing, or the older of the two first ones
+				require.Len(t, with, 4096, what)
+				require.NoError(t, s.Close())
+				continue
+			}
+			require.ErrorIs(t, err, ErrDamaged, what)
+			require.ErrorContains(t, err, path, what)
+			require.Equal(t, ExitDisk, exitCodeOf(err, 0), what)
+		}
+	}
+	require.NoError(t, os.WriteFile(path, content, 0o600))
+	s, err = openStable(dir, false, nil)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+}
+
+func TestAHangingWriteToTheStableStoreIsFatalAndAPauseOfTheProcessIsNot(t *testing.T) {
+	t.Run("hang", func(t *testing.T) {
+		fatal := make(chan error, 1)
+		s := &stableStore{stall: time.Millisecond, fatal: func(code int, err error) { fatal <- err }}
+		defer s.watch([]byte("CurrentTerm")).Stop()
+		require.ErrorContains(t, <-fatal, "write CurrentTerm to the stable store: no answer from the disk in 1ms")
+	})
+	t.Run("pause", func(t *testing.T) {
+		watchdogtest.Run(t, func(disk func()) {
+			s := &stableStore{stall: watchdogtest.Limit, fatal: func(code int, err error) { t.Errorf("fatal %d: %v", code, err) }}
+			watch := s.watch([]byte("CurrentTerm"))
+			disk()
+			watch.Stop()
+		})
+	})
 }

@@ -2,8 +2,8 @@
 //
 // It owns one file and, while the file is replaced, the same name with .new behind it. It promises that a Write is whole or
 // not there at all after a crash, that it is fsynced when it returns, and that open views go on showing what they showed.
-// Files of a later format are refused, never misread. It knows nothing of what the rows mean; fsm verifies them by the hash
-// in the head.
+// Files of a later format are refused, never misread, and a file that bbolt cannot read is ErrDamaged, never a panic. It
+// knows nothing of what the rows mean; fsm verifies them by the hash in the head.
 //
 // Layout: bucket "penstock" holds "format" (u32le) and "head"; one bucket per table, named by the table's number as one
 // byte, holds the rows.
@@ -26,11 +26,13 @@ import (
 
 	"penstock/fsm"
 	"penstock/internal/chaos"
+	"penstock/internal/watchdog"
 )
 
 // Config of a Store. The zero value is good.
 type Config struct {
-	// Stall is how long one write or fsync may take before Fatal is called (I11). Default 10 s.
+	// Stall is how long one write or fsync may take before Fatal is called (I11), in time during which this process was
+	// running. Default 10 s.
 	Stall time.Duration
 	// Fatal is called when a write stalls; it must end the process. Default: panic.
 	Fatal func(error)
@@ -94,10 +96,9 @@ func Open(path string, cfg Config) (*Store, error) {
 
 // watch calls Fatal if done is not called in time.
 func (s *Store) watch(what string) (done func()) {
-	t := time.AfterFunc(s.cfg.Stall, func() {
+	return watchdog.Start(s.cfg.Stall, func() {
 		s.cfg.Fatal(fmt.Errorf("checkpoint: %s has taken over %s", what, s.cfg.Stall))
-	})
-	return func() { t.Stop() }
+	}).Stop
 }
 
 // Write implements fsm.Store.
@@ -253,15 +254,30 @@ func (f *file) release() error {
 	return f.db.Close()
 }
 
-func openFile(path string) (*file, error) {
+func openFile(path string) (_ *file, err error) {
+	if err := verify(path); err != nil {
+		return nil, err
+	}
+	var raw *os.File
+	defer func() {
+		// What bbolt holds after a panic is anybody's guess, and closing it may wait for ever. Its lock goes with the file.
+		if errors.Is(err, errPanic) && raw != nil {
+			_ = raw.Close()
+		}
+	}()
+	defer catch(path, &err)
 	db, err := bolt.Open(path, 0o600, &bolt.Options{
 		Timeout: lockWait, NoFreelistSync: true, FreelistType: bolt.FreelistMapType,
+		OpenFile: func(name string, flag int, perm os.FileMode) (f *os.File, err error) {
+			raw, err = os.OpenFile(name, flag, perm)
+			return raw, err
+		},
 	})
 	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, fmt.Errorf("%s: %w", path, ErrInUse)
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if err := checkFormat(db); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), db.Close())
@@ -293,7 +309,7 @@ func checkFormat(db *bolt.DB) error {
 		})
 	}
 	if len(have) != 4 {
-		return fmt.Errorf("format of %d bytes", len(have))
+		return fmt.Errorf("%w: format of %d bytes", ErrDamaged, len(have))
 	}
 	if v := binary.LittleEndian.Uint32(have); v != format {
 		return fmt.Errorf("format %d, this binary knows %d: %w", v, format, ErrTooNew)

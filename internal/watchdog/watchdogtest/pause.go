@@ -20,8 +20,8 @@ const (
 	child   = "PENSTOCK_TEST_PAUSED_PROCESS"
 	stalled = "the disk is asked"
 	// Limit is a good limit for the watch under test, and Pause is how long the process is stopped.
-	Limit = 2 * time.Second
-	Pause = Limit + time.Second
+	Limit = time.Second
+	Pause = Limit + time.Second/2
 )
 
 // Run runs operation in a process of its own, which is this test again, and stops that for longer than Limit while the
