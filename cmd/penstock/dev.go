@@ -23,6 +23,9 @@ import (
 	"penstock/node/config"
 )
 
+// devReadyWithin is how long after its start a development cluster waits for owners before it says READY without them.
+const devReadyWithin = 4500 * time.Millisecond
+
 // devStep is between the ports of one node and those of the next.
 const devStep = 10
 
@@ -79,6 +82,7 @@ func (a *app) dev(ctx context.Context, o devOptions, logger *slog.Logger) error 
 		return err
 	}
 	o.data = data
+	readyBy := time.Now().Add(devReadyWithin)
 	ctx, hurry, stop := untilSignalled(ctx)
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
@@ -105,7 +109,7 @@ func (a *app) dev(ctx context.Context, o devOptions, logger *slog.Logger) error 
 		})
 	}
 	running.Go(func() {
-		if err := a.welcome(ctx, o, configs, ready); err != nil && ctx.Err() == nil {
+		if err := a.welcome(ctx, o, configs, ready, readyBy); err != nil && ctx.Err() == nil {
 			errs <- err
 			cancel()
 		}
@@ -129,6 +133,7 @@ func devConfig(o devOptions, i int) config.Config {
 	c.Node.DataDir = filepath.Join(o.data, c.Node.ID)
 	c.Node.HTTP, c.Node.Raft, c.Node.Gossip, c.Node.Debug = addr(i, 0), addr(i, 1), addr(i, 2), addr(i, 3)
 	c.Cluster.Name = "dev"
+	c.WAL.SegmentBytes = 16 << 20 // each is filled with zeros when it is made, which all nodes do at once on one disk
 	if o.nodes == 1 {
 		c.WAL.Storage = config.StorageDisk
 		return c
@@ -153,8 +158,9 @@ func demoChannel(data string) (spec.Channel, error) {
 	return c, c.Validate()
 }
 
-// welcome waits until every node is ready, makes the sample channel, and says so on standard output.
-func (a *app) welcome(ctx context.Context, o devOptions, configs []config.Config, ready <-chan node.Info) error {
+// welcome waits until every node is ready, makes the sample channel, and says so on standard output once the channel's
+// emitters have owners, or at readyBy.
+func (a *app) welcome(ctx context.Context, o devOptions, configs []config.Config, ready <-chan node.Info, readyBy time.Time) error {
 	for range configs {
 		select {
 		case <-ready:
@@ -179,7 +185,7 @@ func (a *app) welcome(ctx context.Context, o devOptions, configs []config.Config
 	if err != nil {
 		return fmt.Errorf("sample channel: %w", err)
 	}
-	if err := awaitOwners(ctx, c, ch.Name); err != nil {
+	if err := awaitOwners(ctx, c, ch.Name, readyBy); err != nil {
 		a.talk("%v; events are taken, and delivered once it has one", err)
 	}
 	out := filepath.Join(o.data, "out")
@@ -191,13 +197,10 @@ func (a *app) welcome(ctx context.Context, o devOptions, configs []config.Config
 	return nil
 }
 
-// ownersWithin bounds the wait for owners: a leader gives emitters away once the leases of its predecessor are over, 2 s
-// after the election.
-const ownersWithin = 5 * time.Second
-
-// awaitOwners waits until each emitter of the channel has an owner, so that the first event is delivered at once.
-func awaitOwners(ctx context.Context, c *client.Client, channel string) error {
-	ctx, cancel := context.WithTimeout(ctx, ownersWithin)
+// awaitOwners waits until each emitter of the channel has an owner, so that the first event is delivered at once, but not
+// past the deadline. A leader gives emitters away once the leases of its predecessor are over, 2 s after the election.
+func awaitOwners(ctx context.Context, c *client.Client, channel string, deadline time.Time) error {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	for {
 		l, err := c.Ledger(ctx, channel)
