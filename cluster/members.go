@@ -108,7 +108,7 @@ func (c *Cluster) Demote(ctx context.Context, id string) error {
 	return c.change(ctx, memberChange{opDemote, id})
 }
 
-// Remove removes a member, also a dead one. A leader hands over first and is removed by its successor. The id does not come back.
+// Remove removes a member, also a dead one. A leader hands over first and is removed by its successor.
 func (c *Cluster) Remove(ctx context.Context, id string) error {
 	return c.change(ctx, memberChange{opRemove, id})
 }
