@@ -11,6 +11,16 @@ import (
 // cleanStopName is the file that a drained node leaves behind. Its absence at start means that the last stop was unclean.
 const cleanStopName = "clean-stop"
 
+// isFresh tells whether a directory holds no state yet: its start follows no stop, neither a clean nor an unclean one.
+func isFresh(dir string) bool {
+	for _, name := range []string{cleanStopName, "wal", "fsm.db", "identity"} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			return false
+		}
+	}
+	return true
+}
+
 // takeCleanStop tells whether the last stop was clean and removes the marker durably, so that a crash from here on counts
 // as unclean.
 func takeCleanStop(dir string) (clean bool, err error) {

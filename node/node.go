@@ -42,6 +42,7 @@ type Node struct {
 	opts Options
 	log  *slog.Logger
 
+	fresh      bool // the directory held no state when it was opened
 	cleanStart bool
 	registry   *prometheus.Registry
 	lock       *cluster.DirLock
@@ -67,6 +68,7 @@ func open(cfg config.Config, opts Options) (n *Node, err error) {
 	if n.lock, err = cluster.LockDir(cfg.Node.DataDir); err != nil {
 		return n, startError("data directory", err)
 	}
+	n.fresh = isFresh(cfg.Node.DataDir)
 	if n.cleanStart, err = takeCleanStop(cfg.Node.DataDir); err != nil {
 		return n, exitWith(ExitDiskFault, "start", err)
 	}
@@ -98,8 +100,20 @@ func startError(part string, err error) error {
 			return &ExitError{Code: ExitTooNew, Err: err}
 		}
 	}
+	var tooNewState *fsm.ErrTooNew
+	switch {
+	case errors.As(err, &tooNewState):
+		return &ExitError{Code: ExitTooNew, Err: err}
+	case errors.Is(err, dlq.ErrForeign): // the volume may be looked at before the cluster's own identity is
+		return &ExitError{Code: ExitForeign, Err: err}
+	case errors.Is(err, errState):
+		return &ExitError{Code: ExitDiskFault, Err: err}
+	}
 	return err
 }
+
+// errState is a checkpoint that cannot be used. It says what to do: no copy of anything is lost with that file.
+var errState = errors.New("with the node stopped, move this file away and start it again: it is rebuilt from snapshot and log")
 
 // tooNew is what each part says of files of a later version.
 var tooNew = []error{wal.ErrTooNew, checkpoint.ErrTooNew, dlq.ErrTooNew, cluster.ErrTooNew}
@@ -114,11 +128,17 @@ func (n *Node) openLog() (err error) {
 }
 
 func (n *Node) openState() (err error) {
-	if n.store, err = checkpoint.Open(filepath.Join(n.cfg.Node.DataDir, "fsm.db"), checkpoint.Config{Fatal: n.fatalDisk}); err != nil {
+	path := filepath.Join(n.cfg.Node.DataDir, "fsm.db")
+	n.store, err = checkpoint.Open(path, checkpoint.Config{Fatal: n.fatalDisk})
+	if errors.Is(err, checkpoint.ErrDamaged) {
+		return fmt.Errorf("%w: %w", err, errState)
+	}
+	if err != nil {
 		return err
 	}
+	// What a checkpoint holds is nobody's but this node's: whatever is wrong with it is damage.
 	if n.machine, err = fsm.Open(n.store, fsm.Config{}); err != nil {
-		return err
+		return fmt.Errorf("%s: %w: %w", path, err, errState)
 	}
 	n.registry.MustRegister(newStateMetrics(n.machine))
 	return nil

@@ -20,6 +20,8 @@ import (
 	"go.uber.org/goleak"
 
 	"penstock/cluster"
+	"penstock/dlq"
+	"penstock/fsm"
 	"penstock/internal/spec"
 	"penstock/node/config"
 	"penstock/wal"
@@ -126,7 +128,8 @@ func TestANodeThatStopsCleanKeepsWhatItAcknowledged(t *testing.T) {
 	require.NoError(t, r.wait())
 	require.True(t, r.marker())
 	require.Contains(t, r.log.String(), `msg="node started"`)
-	require.Contains(t, r.log.String(), "unclean=true", "the first start has no marker either")
+	require.Contains(t, r.log.String(), "fresh=true")
+	require.NotContains(t, r.log.String(), "unclean=", "the first start follows no stop")
 
 	r = start(t, cfg)
 	require.False(t, r.marker(), "a crash from here on counts as unclean")
@@ -145,6 +148,7 @@ func TestANodeThatStopsCleanKeepsWhatItAcknowledged(t *testing.T) {
 	r.stop()
 	require.NoError(t, r.wait())
 	require.Contains(t, r.log.String(), "unclean=false")
+	require.NotContains(t, r.log.String(), "fresh=")
 }
 
 // A short drain has to cut sooner, not to fail: an upload that never ends costs its client a 503 and the node nothing.
@@ -329,6 +333,9 @@ func TestExitCodesSayWhatHappened(t *testing.T) {
 		{startError("cluster", fmt.Errorf("x: %w", &cluster.ExitError{Code: cluster.ExitForeign, Err: cluster.ErrWiped})), 11},
 		{startError("log", fmt.Errorf("x: %w", wal.ErrTooNew)), 13},
 		{startError("state", errors.New("x")), 1},
+		{startError("state", fmt.Errorf("%w: %w", errors.New("malformed"), errState)), 10},
+		{startError("state", fmt.Errorf("%w: %w", &fsm.ErrTooNew{Version: 9}, errState)), 13},
+		{startError("dead letters", fmt.Errorf("x: %w", dlq.ErrForeign)), 11},
 		{errors.Join(errors.New("serve HTTP"), exitWith(ExitDrainFailed, "drain failed", errors.New("x"))), 14},
 	} {
 		require.Equal(t, c.code, ExitCode(c.err), "%v", c.err)

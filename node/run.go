@@ -87,7 +87,7 @@ func (n *Node) serve(ctx context.Context, listener net.Listener) error {
 	defer stop()
 	done := n.startLoops(background)
 	go n.announce(background, listener.Addr().String())
-	n.log.Info("node started", "http", listener.Addr().String(), "unclean", !n.cleanStart)
+	n.log.Info("node started", append([]any{"http", listener.Addr().String()}, n.origin()...)...)
 
 	select {
 	case <-ctx.Done():
@@ -95,6 +95,14 @@ func (n *Node) serve(ctx context.Context, listener net.Listener) error {
 		return errors.Join(fmt.Errorf("serve HTTP: %w", err), n.drain(server, stop, done))
 	}
 	return n.drain(server, stop, done)
+}
+
+// origin says for the log what this start follows.
+func (n *Node) origin() []any {
+	if n.fresh {
+		return []any{"fresh", true}
+	}
+	return []any{"unclean", !n.cleanStart}
 }
 
 func (n *Node) server() *http.Server {
