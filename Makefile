@@ -60,8 +60,11 @@ jepsen-deps:
 		command -v $$tool >/dev/null || { apt-get update -q && apt-get install -qy --no-install-recommends $(JEPSEN_PACKAGES); break; }; \
 	done
 
+# Known to be open, see the track record in jepsen/README.md: listed, not counted.
+JEPSEN_OPEN := bitflip
+
 jepsen: build jepsen-deps
-	$(GO) run ./jepsen suite --binary bin/penstock $(ARGS)
+	$(GO) run ./jepsen suite --binary bin/penstock --open $(JEPSEN_OPEN) $(ARGS)
 
 jepsen-short: build jepsen-deps
 	$(GO) run ./jepsen suite --short --binary bin/penstock $(ARGS)
