@@ -93,6 +93,23 @@ func TestADamagedCheckpointIsADiskFaultWithARemedyThatWorks(t *testing.T) {
 	}
 }
 
+// Moving it away would throw away what the newer binary wrote, and its log is too new as well.
+func TestACheckpointOfALaterVersionIsNotCalledDamaged(t *testing.T) {
+	cfg := stoppedWithEvents(t)
+	db, err := bolt.Open(filepath.Join(cfg.Node.DataDir, "fsm.db"), 0o600, nil)
+	require.NoError(t, err)
+	require.NoError(t, db.Update(func(tx *bolt.Tx) error {
+		b := tx.Bucket([]byte("penstock"))
+		head := bytes.Clone(b.Get([]byte("head")))
+		head[0]++ // its version
+		return b.Put([]byte("head"), head)
+	}))
+	require.NoError(t, db.Close())
+	err = Run(context.Background(), cfg, quiet())
+	require.Equal(t, ExitTooNew, ExitCode(err), "%v", err)
+	require.NotContains(t, err.Error(), "move this file away")
+}
+
 func TestADamagedStableStoreIsADiskFault(t *testing.T) {
 	cfg := stoppedWithEvents(t)
 	path := filepath.Join(cfg.Node.DataDir, "stable.db")

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -106,7 +107,7 @@ func startError(part string, err error) error {
 		return &ExitError{Code: ExitTooNew, Err: err}
 	case errors.Is(err, dlq.ErrForeign): // the volume may be looked at before the cluster's own identity is
 		return &ExitError{Code: ExitForeign, Err: err}
-	case errors.Is(err, errState):
+	case errors.Is(err, errState), errors.Is(err, syscall.EIO):
 		return &ExitError{Code: ExitDiskFault, Err: err}
 	}
 	return err
@@ -136,8 +137,13 @@ func (n *Node) openState() (err error) {
 	if err != nil {
 		return err
 	}
-	// What a checkpoint holds is nobody's but this node's: whatever is wrong with it is damage.
-	if n.machine, err = fsm.Open(n.store, fsm.Config{}); err != nil {
+	n.machine, err = fsm.Open(n.store, fsm.Config{})
+	var later *fsm.ErrTooNew
+	if errors.As(err, &later) {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	// What a checkpoint holds is nobody's but this node's: whatever else is wrong with it is damage.
+	if err != nil {
 		return fmt.Errorf("%s: %w: %w", path, err, errState)
 	}
 	n.registry.MustRegister(newStateMetrics(n.machine))

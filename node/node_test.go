@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -334,7 +335,8 @@ func TestExitCodesSayWhatHappened(t *testing.T) {
 		{startError("log", fmt.Errorf("x: %w", wal.ErrTooNew)), 13},
 		{startError("state", errors.New("x")), 1},
 		{startError("state", fmt.Errorf("%w: %w", errors.New("malformed"), errState)), 10},
-		{startError("state", fmt.Errorf("%w: %w", &fsm.ErrTooNew{Version: 9}, errState)), 13},
+		{startError("state", fmt.Errorf("x: %w", &fsm.ErrTooNew{Version: 9})), 13},
+		{startError("state", &os.PathError{Op: "read", Path: "fsm.db", Err: syscall.EIO}), 10},
 		{startError("dead letters", fmt.Errorf("x: %w", dlq.ErrForeign)), 11},
 		{errors.Join(errors.New("serve HTTP"), exitWith(ExitDrainFailed, "drain failed", errors.New("x"))), 14},
 	} {
