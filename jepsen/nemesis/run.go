@@ -50,7 +50,7 @@ func watchConfirmed(env *Env) func(kind string) bool {
 	var mu sync.Mutex
 	seen, log := map[string]bool{}, env.Log
 	env.Log = func(f history.Fault) {
-		if f.Phase == history.Confirmed {
+		if f.Phase == history.Confirmed || f.Phase == history.Violation { // the latter has shown more than enough
 			mu.Lock()
 			seen[f.Kind] = true
 			mu.Unlock()
