@@ -95,10 +95,48 @@ type grants struct {
 	mu    sync.Mutex
 	until map[string]time.Time
 	asked map[string]time.Time
+	// looked: somebody decides by Owners who gets which emitter. From then on a node whose lease lapsed waits in returning
+	// until a look has begun after its question, and that look counts it as heard of.
+	looked    bool
+	returning map[string]time.Time // when it was cleared; zero: not yet
 }
 
 func newGrants() *grants {
-	return &grants{until: map[string]time.Time{}, asked: map[string]time.Time{}}
+	return &grants{until: map[string]time.Time{}, asked: map[string]time.Time{}, returning: map[string]time.Time{}}
+}
+
+// clearedFor is how long a cleared node may take to ask again.
+const clearedFor = time.Second
+
+// comesBack tells whether a node whose lease lapsed may have it again. A look that began before its question may have found
+// it silent for too long, and the command that moves its emitters may be on its way; the next look begins when that one has
+// ended.
+func (g *grants) comesBack(id string, now time.Time) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	cleared, waits := g.returning[id]
+	switch {
+	case !g.looked:
+		return true
+	case waits && !cleared.IsZero() && now.Sub(cleared) < clearedFor:
+		delete(g.returning, id)
+		return true
+	case !waits || !cleared.IsZero():
+		g.returning[id] = time.Time{}
+	}
+	return false
+}
+
+// look begins a look at the owners.
+func (g *grants) look(now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.looked = true
+	for id, cleared := range g.returning {
+		if cleared.IsZero() {
+			g.returning[id], g.asked[id] = now, now
+		}
+	}
 }
 
 func (g *grants) grant(id string, now time.Time, ttl time.Duration) {

@@ -104,7 +104,8 @@ func (c *Cluster) serveLease(ctx context.Context, from string, question []byte) 
 	if t.ctx.Err() != nil {
 		return nil, ErrNoLeader
 	}
-	if question[0] != 1 && binary.LittleEndian.Uint64(question[1:]) < c.sm.OwnersIndex() {
+	knows := binary.LittleEndian.Uint64(question[1:]) >= c.sm.OwnersIndex()
+	if question[0] != 1 && !(t.grants.comesBack(from, time.Now()) && knows) {
 		return []byte{0}, nil
 	}
 	t.grants.grant(from, time.Now(), c.cfg.LeaseTTL)
@@ -140,12 +141,16 @@ type OwnerNode struct {
 
 // Owners gives the members as a leader sees them. ok is false on any other node, and on a new leader until a full lease has passed
 // since its election: until then somebody may hold one that it does not know of.
+//
+// One caller at a time, and only when the moves it decided on from the call before are committed or given up: a node that
+// comes back gets its lease between two calls.
 func (c *Cluster) Owners() (nodes []OwnerNode, ok bool) {
 	t := c.tenure()
 	now := time.Now()
 	if t == nil || !t.isReady() || now.Sub(t.since) < c.cfg.LeaseTTL+leaseMargin {
 		return nil, false
 	}
+	t.grants.look(now)
 	for _, s := range t.raft.GetConfiguration().Configuration().Servers {
 		id := string(s.ID)
 		n := OwnerNode{ID: id}

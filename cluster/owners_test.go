@@ -87,3 +87,21 @@ func TestAppliedIndexReachesTheCommitIndexOnAnIdleCluster(t *testing.T) {
 		return s.CommitIndex > 0 && s.AppliedIndex == s.CommitIndex
 	}, "applied is commit")
 }
+
+// The command that moves an emitter may be on its way when its silent owner comes back: it waits for the next look.
+func TestReturningNodeGetsItsLeaseBetweenTwoLooks(t *testing.T) {
+	g, now := newGrants(), time.Now()
+	require.True(t, g.comesBack("n2", now), "nobody moves anything yet")
+	g.look(now)
+	require.False(t, g.comesBack("n2", now), "that look may have decided to move what it owns")
+	require.False(t, g.comesBack("n2", now))
+	later := now.Add(6 * time.Second)
+	g.look(later)
+	live, silent := g.state("n2", later, now)
+	require.False(t, live)
+	require.Zero(t, silent, "this look counts it as heard of, and leaves it what it has")
+	require.True(t, g.comesBack("n2", later.Add(50*time.Millisecond)))
+	require.False(t, g.comesBack("n2", later.Add(time.Minute)), "the next time it waits again")
+	g.look(later.Add(time.Minute))
+	require.False(t, g.comesBack("n2", later.Add(2*time.Minute)), "cleared long ago is not cleared")
+}
