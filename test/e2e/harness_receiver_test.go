@@ -25,6 +25,7 @@ type receiver struct {
 		sync.Mutex
 		status int
 		got    []received
+		held   chan struct{} // while not nil, answers wait for its close
 	}
 }
 
@@ -59,11 +60,17 @@ func (r *receiver) url() string { return "http://" + r.addr + "/hook" }
 func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(req.Body)
 	r.mu.Lock()
-	status := r.mu.status
+	status, held := r.mu.status, r.mu.held
 	if err == nil {
 		r.mu.got = append(r.mu.got, received{header: req.Header.Clone(), body: body, status: status})
 	}
 	r.mu.Unlock()
+	if held != nil {
+		select {
+		case <-held:
+		case <-req.Context().Done():
+		}
+	}
 	w.WriteHeader(status)
 }
 
@@ -71,6 +78,20 @@ func (r *receiver) answer(status int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.status = status
+}
+
+// hold makes the answers wait until release is called.
+func (r *receiver) hold() (release func()) {
+	held := make(chan struct{})
+	r.mu.Lock()
+	r.mu.held = held
+	r.mu.Unlock()
+	return sync.OnceFunc(func() {
+		r.mu.Lock()
+		r.mu.held = nil
+		r.mu.Unlock()
+		close(held)
+	})
 }
 
 func (r *receiver) all() []received {

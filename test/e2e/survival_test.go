@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -200,22 +201,32 @@ func TestFailedDrainExits14AndTheNextStartReplays(t *testing.T) {
 	t.Parallel()
 	g := startGroup(t, options{drain: "3s"})
 	c := g.client()
-	_, err := c.PutChannel(context.Background(), "drained", channelSpec("drained", "", fileEmitter("files", "out", "")), client.PutOptions{})
+	hook := startReceiver(t)
+	release := hook.hold()
+	defer release()
+	_, err := c.PutChannel(context.Background(), "drained", channelSpec("drained", "", webhookEmitter("hook", hook.url(), "")), client.PutOptions{})
 	require.NoError(t, err)
+	waitOwned(t, c, "drained")
 	w := startWriters(t, "drained", g.addresses(), 4, 5)
 	w.waitAcks(200, 10*time.Second)
-	waitOwned(t, c, "drained")
 	l, err := c.Ledger(context.Background(), "drained")
 	require.NoError(t, err)
 	owner := g.byID(l.Emitters[0].Owner)
 	require.NotNil(t, owner)
-	// The quorum goes while requests are under way: what was accepted cannot be answered for certain any more.
+	eventually(t, 5*time.Second, "an attempt under way", func() error {
+		if hook.count() == 0 {
+			return errors.New("none")
+		}
+		return nil
+	})
+	// The quorum goes while attempts are under way, then they succeed: the owner knows outcomes that it cannot commit.
 	for _, p := range g.nodes {
 		if p != owner {
 			p.signal(syscall.SIGSTOP)
 		}
 	}
-	time.Sleep(100 * time.Millisecond)
+	release()
+	time.Sleep(100 * time.Millisecond) // the answers arrive; the owner's lease still runs
 	require.Equal(t, 14, owner.term(8*time.Second), "%s", tailOf(owner.logTo, 3000))
 	require.NoFileExists(t, owner.dir+"/clean-stop")
 	for _, p := range g.nodes {
