@@ -41,7 +41,7 @@ rules: bin/promtool
 	PROMTOOL=$(CURDIR)/bin/promtool $(GO) test -count=1 ./test/rules
 
 e2e: build bin/promtool
-	PENSTOCK_BINARY=$(CURDIR)/bin/penstock $(GO) test -parallel 3 -timeout 15m $(E2E)
+	PENSTOCK_BINARY=$(CURDIR)/bin/penstock $(GO) test -count=1 -parallel 3 -timeout 15m $(E2E)   # never from the cache: it does not see the binary
 
 check: fmt vet
 	@if $(GO) run $(STATICCHECK) -version >/dev/null 2>&1; then \
