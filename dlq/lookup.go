@@ -9,6 +9,8 @@ import (
 	"iter"
 	"slices"
 	"strings"
+
+	"penstock/internal/chaos"
 )
 
 // Get gives the latest record of an id. It reads the one file that holds it.
@@ -174,6 +176,9 @@ func (v *Volume) Rebuild(ctx context.Context, records iter.Seq2[Record, error]) 
 	flush := func() error {
 		err := v.Append(ctx, batch)
 		if err == nil {
+			if len(batch) > 0 {
+				chaos.Point("dlq.in_rebuild")
+			}
 			added += len(batch)
 		}
 		batch, size = batch[:0], 0

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/internal/chaos"
 	"penstock/internal/vfs"
 )
 
@@ -199,6 +200,7 @@ func (v *Volume) rewriteSealed(i int, decide func(id []byte) edit) error {
 	if err != nil {
 		return fmt.Errorf("rewrite %s: %w", name, err)
 	}
+	chaos.Point("dlq.before_rename")
 	if next.size == 0 {
 		err = v.fs.Remove(v.path(name))
 	} else {

@@ -340,6 +340,7 @@ func (v *Volume) seal() error {
 	if err := v.fs.Rename(v.path(activeName), v.path(sealedName(v.next))); err != nil {
 		return err
 	}
+	chaos.Point("dlq.in_rotation")
 	v.addSealed(v.active, v.next)
 	v.active = segment{}
 	return v.fs.SyncDir(v.dir)

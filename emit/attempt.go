@@ -84,6 +84,7 @@ func (r *runner) launch(w *work) {
 		default:
 			c := Compaction{ID: id, First: first, Last: last, Deliveries: d.deliveries}
 			began := time.Now()
+			chaos.Point("emit.before_send")
 			d.res, d.made = r.deps.Sink.Deliver(r.attemptCtx, &c), true
 			chaos.Point("emit.after_send")
 			d.took = time.Since(began)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"penstock/internal/chaos"
 )
 
 // report is what is to be committed about a work, in one proposal.
@@ -102,6 +104,7 @@ func (r *runner) propose(outcomes []Outcome) error {
 		err := r.deps.Proposer.Propose(ctx, outcomes)
 		cancel()
 		if err == nil {
+			chaos.Point("emit.after_outcome")
 			r.meter.proposed("committed")
 			if failures > 0 {
 				r.log.Info("outcomes can be committed again")

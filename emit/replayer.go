@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"penstock/internal/chaos"
 )
 
 // Replayer replays the dead letters of one emitter on its owner: by schedule, and by hand.
@@ -143,7 +145,9 @@ func (r *Replayer) attempt(u unit) (ok, made bool) {
 	}
 	c := Compaction{ID: u.letters[0].CompactionID, First: deliveries[0].Seq, Last: deliveries[len(deliveries)-1].Seq, Deliveries: deliveries}
 	began := time.Now()
+	chaos.Point("replay.before_send")
 	res = r.deps.Sink.Deliver(r.ctx, &c)
+	chaos.Point("replay.after_send")
 	if !res.OK && r.ctx.Err() != nil { // cut off: whether it arrived nobody knows, and it costs no attempt
 		u.all(ReplayUnknown, "cut off; look the id up")
 		return false, true
@@ -223,6 +227,7 @@ func (r *Replayer) finish(u unit, res Result, took time.Duration) {
 		u.all(ReplayUnknown, "the outcome is not committed; look the id up")
 		return
 	}
+	chaos.Point("replay.after_outcome")
 	results := make([]LetterResult, len(u.letters))
 	for i, l := range u.letters {
 		results[i] = LetterResult{Letter: l, Delivered: res.OK}

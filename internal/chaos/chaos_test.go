@@ -3,6 +3,8 @@ package chaos
 import (
 	"bytes"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,4 +81,27 @@ func TestPrefersADangerousPoint(t *testing.T) {
 		})
 	}
 	require.Greater(t, at, 15)
+}
+
+func TestATriggerEndsWhoCrossesItsPointFirst(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "trigger")
+	settings, err := FromEnv(env("PENSTOCK_CHAOS_MODE", "yes", "PENSTOCK_CHAOS_MODE_TRIGGER", file))
+	require.NoError(t, err)
+	kills := 0
+	stop := start(settings, slog.New(slog.DiscardHandler), func() { kills++ })
+	Point("emit.before_send") // no file yet
+	require.NoError(t, os.WriteFile(file, []byte("emit.before_send\n"), 0o600))
+	Point("emit.after_send")
+	require.Zero(t, kills, "another point")
+	Point("emit.before_send")
+	require.Equal(t, 1, kills)
+	require.NoFileExists(t, file)
+	stop()
+	require.NoError(t, os.WriteFile(file, []byte("emit.before_send"), 0o600))
+	Point("emit.before_send")
+	require.FileExists(t, file, "off again")
+
+	settings, err = FromEnv(env("PENSTOCK_CHAOS_MODE_TRIGGER", file))
+	require.NoError(t, err)
+	require.False(t, settings.On, "a trigger alone turns nothing on")
 }

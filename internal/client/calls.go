@@ -225,8 +225,13 @@ func (c *Client) Snapshot(ctx context.Context) error {
 }
 
 // Ready tells whether a node answers /readyz with 200; the error is what it lacks.
-func (c *Client) Ready(ctx context.Context) error {
-	resp, err := c.do(ctx, request{method: http.MethodGet, path: "/readyz"})
+func (c *Client) Ready(ctx context.Context) error { return c.probe(ctx, "/readyz") }
+
+// Alive tells whether a node's process answers /healthz.
+func (c *Client) Alive(ctx context.Context) error { return c.probe(ctx, "/healthz") }
+
+func (c *Client) probe(ctx context.Context, path string) error {
+	resp, err := c.do(ctx, request{method: http.MethodGet, path: path})
 	if err != nil {
 		return err
 	}

@@ -131,6 +131,8 @@ type DeadLetter struct {
 	Reason         string         `json:"reason"`
 	DeadLetteredAt string         `json:"dead_lettered_at"`
 	Owner          string         `json:"owner"`
+	CompactionID   string         `json:"compaction_id,omitempty"`
+	Redeliveries   uint32         `json:"redeliveries,omitempty"` // replays that failed
 }
 
 // Cluster is one node's view of the cluster.
