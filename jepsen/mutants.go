@@ -1,9 +1,12 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -28,21 +31,24 @@ type hunt struct {
 // hunts: each bug has the faults that should show it. The run's bound is three minutes with everything.
 func hunts() map[mutant.Name]hunt {
 	return map[mutant.Name]hunt{
-		mutant.AckBeforeFsync:       {[]string{"power-all", "pause-kill"}, 60 * time.Second, nil},
+		mutant.AckBeforeFsync:       {[]string{"power-fresh"}, 30 * time.Second, busy},
 		mutant.SkipDirFsync:         {[]string{"power-all", "power-some"}, 40 * time.Second, small},
 		mutant.TruncateAtBadCRC:     {[]string{"flip-pair"}, 40 * time.Second, nil},
 		mutant.DedupNotInSnapshot:   {[]string{"replace-all"}, 10 * time.Second, trimmed},
-		mutant.OutcomeBeforeDLQSync: {[]string{"dest-refuse", "power-all"}, 60 * time.Second, nil},
+		mutant.OutcomeBeforeDLQSync: {[]string{"dest-refuse", "power-all"}, 40 * time.Second, busy},
 		mutant.EmitOldEpoch:         {[]string{"pause", "partition"}, 60 * time.Second, nil},
 		mutant.LabelAtFloor:         {[]string{"replace-all"}, 10 * time.Second, trimmed},
 		mutant.NoBaseRecord:         {[]string{"replace-all"}, 10 * time.Second, trimmed},
-		mutant.WipedNodeKeepsID:     {[]string{"lost-disk"}, 60 * time.Second, nil},
-		mutant.VoteNotPersisted:     {[]string{"kill", "kill-all", "partition"}, 60 * time.Second, nil},
+		mutant.WipedNodeKeepsID:     {[]string{"lost-disk"}, 20 * time.Second, nil},
+		mutant.VoteNotPersisted:     {[]string{"kill-all", "kill"}, 30 * time.Second, nil},
 	}
 }
 
 // small makes segments and snapshots frequent.
 func small(o *runner.Options) { o.Segment, o.Snapshot = "1MiB", "1MiB" }
+
+// busy lets many acknowledgements come in a short time.
+func busy(o *runner.Options) { o.Think = 10 * time.Millisecond }
 
 // trimmed also lets the log go as early as it may, so that a new node needs a snapshot.
 func trimmed(o *runner.Options) {
@@ -50,9 +56,13 @@ func trimmed(o *runner.Options) {
 	o.Keep, o.Trailing, o.Think = "0s", 16, 10*time.Millisecond
 }
 
+// huntBound: a planted bug that takes longer to be found does not count as caught.
+const huntBound = 3 * time.Minute
+
 // caught is the result of one hunt.
 type caught struct {
 	Mutant  mutant.Name  `json:"mutant"`
+	Build   string       `json:"build"` // of the binary; results of another build say nothing about this one
 	Caught  bool         `json:"caught"`
 	By      []string     `json:"by,omitempty"`
 	Verdict check.Status `json:"verdict"`
@@ -81,6 +91,15 @@ func mutantsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			id, err := fingerprint(o.Binary)
+			if err != nil {
+				return err
+			}
+			for name, c := range done {
+				if c.Build != id {
+					delete(done, name)
+				}
+			}
 			wanted := func(i int, name mutant.Name) bool {
 				return i%of == mine && (len(only) == 0 || inList(only, string(name)))
 			}
@@ -89,6 +108,7 @@ func mutantsCommand() *cobra.Command {
 					continue
 				}
 				c := chase(cmd, o, name)
+				c.Build = id
 				if cmd.Context().Err() != nil {
 					return cmd.Context().Err() // an interrupted hunt has no result
 				}
@@ -141,14 +161,24 @@ func chase(cmd *cobra.Command, o runner.Options, name mutant.Name) caught {
 		c.Verdict, c.By = check.Invalid, []string{"harness: " + err.Error()}
 		return c
 	}
-	for _, r := range v.Checks {
-		if r.Status == check.Fail {
-			c.By = append(c.By, r.Name)
-		}
-	}
-	c.Caught = v.Verdict == check.Fail
+	c.By = failed(v)
+	c.Caught = v.Verdict == check.Fail && time.Since(start) <= huntBound
 	fmt.Fprintf(cmd.OutOrStdout(), "%-26s caught %-5v %-8s %5s  by %s\n", name, c.Caught, c.Verdict, c.Took, strings.Join(c.By, ", "))
 	return c
+}
+
+// fingerprint names a binary by its bytes.
+func fingerprint(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8]), nil
 }
 
 func loadState(path string) (map[mutant.Name]caught, error) {

@@ -122,6 +122,19 @@ func (v *Volume) Shutdown(flag uint32) error {
 	return nil
 }
 
+// Sync writes everything on the volume to its device, as the kernel does by itself now and then.
+func (v *Volume) Sync() error {
+	dir, err := os.Open(v.Mount)
+	if err != nil {
+		return fmt.Errorf("sync %s: %w", v.Mount, err)
+	}
+	defer dir.Close()
+	if err := unix.Syncfs(int(dir.Fd())); err != nil {
+		return fmt.Errorf("sync %s: %w", v.Mount, err)
+	}
+	return nil
+}
+
 // Wipe replaces the file system by an empty one: a lost disk. The volume must be unmounted; it is mounted again after it.
 func (v *Volume) Wipe(ctx context.Context) error {
 	if v.mounted {

@@ -2,6 +2,7 @@ package nemesis
 
 import (
 	"context"
+	"errors"
 	"syscall"
 	"time"
 
@@ -14,7 +15,9 @@ func powerFaults() []Fault {
 		{Name: "power", Nodes: 1, Leader: true, Repeat: true, What: "power cut of one node (FS_IOC_SHUTDOWN on both volumes, kill, remount)", Confirmed: confirmed, begin: power},
 		{Name: "power-some", Nodes: -3, What: "power cut of a majority within milliseconds", Confirmed: confirmed, begin: power},
 		{Name: "power-all", Nodes: -1, What: "power cut of every node within milliseconds", Confirmed: confirmed, begin: power},
-		{Name: "pause-kill", Nodes: -1, Alone: true, What: "the recipe that broke NATS: pause A, let B and C commit, cut the power of B, pause C, resume A, start B, later resume C",
+		{Name: "power-fresh", Nodes: -1, Repeat: true, What: "every volume is synced, as the kernel may do at any time, and up to 120 ms later the power of every node is cut: at stake is what was acknowledged in between, too new to be known by any mark",
+			Confirmed: confirmed, begin: powerFresh},
+		{Name: "pause-kill", Nodes: -1, Alone: true, What: "the recipe that broke NATS: pause A, let B and C commit, cut the power of B (half of the time a moment after its volume was synced), pause C, resume A, start B, later resume C",
 			Confirmed: "state T seen for each pause, EIO seen for the cut", begin: pauseKill},
 	}
 }
@@ -40,6 +43,23 @@ func power(ctx context.Context, a *Act) error {
 		}
 		return err
 	})
+}
+
+// powerFresh cuts the power of all a moment after all was synced. A node that acknowledges before its fsync loses nothing
+// visible by a cut at any time: a log that ends below its own mark refuses to start. This leaves the marks behind.
+func powerFresh(ctx context.Context, a *Act) error {
+	a.Hold = min(a.Hold, time.Second)
+	if err := fresh(a, a.Nodes); err != nil {
+		return err
+	}
+	return power(ctx, a)
+}
+
+// fresh syncs the volumes and lets a moment pass, too short for most marks, long enough for some acknowledgements.
+func fresh(a *Act, nodes []*control.Node) error {
+	err := each(nodes, func(n *control.Node) error { return errors.Join(n.Data.Sync(), n.DLQ.Sync()) })
+	time.Sleep(time.Duration(20+a.Rand.IntN(100)) * time.Millisecond)
+	return err
 }
 
 // pauseKill is the recipe of faults.md 1.2 for three nodes; with more, the others stay paused with A's role or C's.
@@ -69,6 +89,11 @@ func pauseKill(ctx context.Context, a *Act) error {
 		return err
 	}
 	time.Sleep(2 * step) // the others commit what the paused never receive
+	if a.Rand.IntN(2) == 0 {
+		if err := fresh(a, victims); err != nil {
+			return err
+		}
+	}
 	flag := cutFlag(a)
 	err := each(victims, func(n *control.Node) error {
 		exit, err := a.Cluster.PowerCut(ctx, n, flag)

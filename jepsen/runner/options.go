@@ -31,6 +31,7 @@ type Options struct {
 	Writers  int           `json:"writers"` // per channel
 	Think    time.Duration `json:"think"`
 	MinAcks  int           `json:"min_acks"`
+	MinFault int           `json:"min_faults,omitempty"` // confirmed activations; 0: one for each kind and half of the windows
 	Segment  string        `json:"segment"`
 	Snapshot string        `json:"snapshot"`
 	Trailing int           `json:"trailing,omitempty"`  // log entries kept behind a snapshot; 0 is the product's default
