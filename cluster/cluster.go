@@ -151,7 +151,7 @@ func (c *Cluster) checkFresh(fresh bool) error {
 }
 
 func (c *Cluster) listen() error {
-	c.server = newPeerServer(c.ctx)
+	c.server = newPeerServer(c.ctx, c.cfg.NodeID, c.cfg.Admit)
 	c.server.handle(methodPropose, laneBulk, c.servePropose)
 	c.server.handle(methodReadIndex, laneControl, c.serveReadIndex)
 	c.server.handle(methodReport, laneControl, c.serveReport)
@@ -347,6 +347,9 @@ func (c *Cluster) Call(ctx context.Context, nodeID, method string, body []byte) 
 	m, ok := c.server.method(method)
 	if !ok {
 		return nil, &CallError{Node: nodeID, Method: method, Err: errNoMethod}
+	}
+	if err := c.admit(ctx); err != nil {
+		return nil, &CallError{Node: nodeID, Method: method, Err: err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, defaultCallTimeout(ctx))
 	defer cancel()

@@ -84,6 +84,9 @@ type Config struct {
 	InitCommand func(clusterID [16]byte, name string) []byte // the first command of a new cluster; nil for none
 	ReportExtra func() json.RawMessage                       // shown in Members of every node; nil for none
 
+	// Admit refuses the grant (WithGrant) of a request that this node is to carry out; nil admits all. It must not block.
+	Admit func(grant []byte) error
+
 	Lock       *DirLock // of DataDir, when the caller took it already; it stays the caller's to release
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer

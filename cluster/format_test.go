@@ -34,7 +34,7 @@ func fixtures(t *testing.T) map[string][]byte {
 	}
 	var q, a bytes.Buffer
 	w := bufio.NewWriter(&q)
-	require.NoError(t, (&request{id: 7, millis: 1500, method: "cluster.propose", body: []byte("command")}).writeTo(w))
+	require.NoError(t, (&request{id: 7, millis: 1500, method: "cluster.propose", grant: []byte("grant"), body: []byte("command")}).writeTo(w))
 	w = bufio.NewWriter(&a)
 	require.NoError(t, (&answer{id: 7, status: statusOK, body: []byte("result")}).writeTo(w))
 	return map[string][]byte{

@@ -10,10 +10,10 @@ import (
 
 // Peer requests and their answers share a connection; the id pairs them, so answers come in any order.
 //
-//	request  +--------+------+-----+------------+------------+--------+------+
-//	         | length | 1    | id  | timeout ms | method len | method | body |
-//	         | u32    | u8   | u64 | u32        | u8         |        |      |
-//	         +--------+------+-----+------------+------------+--------+------+
+//	request  +--------+------+-----+------------+------------+-----------+--------+-------+------+
+//	         | length | 1    | id  | timeout ms | method len | grant len | method | grant | body |
+//	         | u32    | u8   | u64 | u32        | u8         | u16       |        |       |      |
+//	         +--------+------+-----+------------+------------+-----------+--------+-------+------+
 //	answer   +--------+------+-----+--------+------+
 //	         | length | 2    | id  | status | body |
 //	         | u32    | u8   | u64 | u8     |      |
@@ -29,6 +29,9 @@ const (
 	statusError   = 1 // the handler failed
 	statusBusy    = 2 // not started: too many requests at once
 	statusUnknown = 3 // not started: no such method
+	statusRefused = 4 // not started: the grant is refused
+
+	requestFixed = 16
 )
 
 var errFrame = errors.New("bad frame")
@@ -37,15 +40,18 @@ type request struct {
 	id     uint64
 	millis uint32
 	method string
+	grant  []byte // for whom, see WithGrant; empty when the asking node acts by itself
 	body   []byte
 }
 
 func (q *request) writeTo(w *bufio.Writer) error {
-	b := binary.LittleEndian.AppendUint32(nil, uint32(14+len(q.method)+len(q.body)))
+	b := binary.LittleEndian.AppendUint32(nil, uint32(requestFixed+len(q.method)+len(q.grant)+len(q.body)))
 	b = append(b, frameRequest)
 	b = binary.LittleEndian.AppendUint64(b, q.id)
 	b = binary.LittleEndian.AppendUint32(b, q.millis)
-	b = append(append(b, byte(len(q.method))), q.method...)
+	b = append(b, byte(len(q.method)))
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(q.grant)))
+	b = append(append(b, q.method...), q.grant...)
 	if _, err := w.Write(b); err != nil {
 		return err
 	}
@@ -91,11 +97,18 @@ func readFrame(r *bufio.Reader) ([]byte, error) {
 }
 
 func parseRequest(b []byte) (request, error) {
-	if len(b) < 14 || b[0] != frameRequest || len(b) < 14+int(b[13]) {
+	if len(b) < requestFixed || b[0] != frameRequest {
 		return request{}, fmt.Errorf("%w: not a request (%d bytes)", errFrame, len(b))
 	}
-	end := 14 + int(b[13])
-	return request{id: binary.LittleEndian.Uint64(b[1:]), millis: binary.LittleEndian.Uint32(b[9:]), method: string(b[14:end]), body: b[end:]}, nil
+	method := requestFixed + int(b[13])
+	grant := method + int(binary.LittleEndian.Uint16(b[14:]))
+	if len(b) < grant || grant-method > maxGrant {
+		return request{}, fmt.Errorf("%w: a request of %d bytes", errFrame, len(b))
+	}
+	return request{
+		id: binary.LittleEndian.Uint64(b[1:]), millis: binary.LittleEndian.Uint32(b[9:]),
+		method: string(b[requestFixed:method]), grant: b[method:grant:grant], body: b[grant:],
+	}, nil
 }
 
 func parseAnswer(b []byte) (answer, error) {

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
 
 const (
 	maxInbound     = 1024            // connections accepted at once on one port
+	maxSilent      = 64              // of them, those that have not said their header yet; one more ends the one that waits longest
 	headerDeadline = 3 * time.Second // for the header of a new connection
 	dialTimeout    = time.Second
 )
@@ -32,6 +34,7 @@ type listener struct {
 		sync.Mutex
 		closed   bool
 		conns    map[net.Conn]string // → the peer, "" until its header is read
+		silent   []net.Conn          // those without a header, oldest first: a peer says it at once, so whoever waits long is none
 		handlers map[connKind]func(net.Conn, connHeader)
 	}
 }
@@ -84,7 +87,19 @@ func (l *listener) track(conn net.Conn) bool {
 		return false
 	}
 	l.mu.conns[conn] = ""
+	l.mu.silent = append(l.mu.silent, conn)
+	if len(l.mu.silent) > maxSilent {
+		l.mu.silent[0].Close()
+		l.mu.silent = slices.Delete(l.mu.silent, 0, 1)
+	}
 	return true
+}
+
+// spokeLocked takes a connection out of the silent ones.
+func (l *listener) spokeLocked(conn net.Conn) {
+	if i := slices.Index(l.mu.silent, conn); i >= 0 {
+		l.mu.silent = slices.Delete(l.mu.silent, i, i+1)
+	}
 }
 
 func (l *listener) serve(conn net.Conn) {
@@ -92,6 +107,7 @@ func (l *listener) serve(conn net.Conn) {
 		conn.Close()
 		l.mu.Lock()
 		delete(l.mu.conns, conn)
+		l.spokeLocked(conn)
 		l.mu.Unlock()
 	}()
 	conn.SetDeadline(time.Now().Add(headerDeadline))
@@ -106,6 +122,7 @@ func (l *listener) serve(conn net.Conn) {
 	conn.SetDeadline(time.Time{})
 	l.mu.Lock()
 	l.mu.conns[conn] = h.From
+	l.spokeLocked(conn)
 	fn := l.mu.handlers[h.Kind]
 	l.mu.Unlock()
 	if fn != nil {

@@ -131,6 +131,8 @@ func (c *Cluster) change(ctx context.Context, m memberChange) error {
 		changed := c.changed.wait()
 		leader := c.Leader()
 		switch {
+		case leader == c.cfg.NodeID && c.admit(ctx) != nil:
+			return c.admit(ctx)
 		case leader == c.cfg.NodeID && m.Op == opRemove && m.ID == leader:
 			if err := c.changeHere(ctx, memberChange{Op: opTransfer}); err != nil {
 				return fmt.Errorf("hand over before the leader is removed: %w", err)

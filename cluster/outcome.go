@@ -37,6 +37,7 @@ const (
 	ReasonLeadershipLost Reason = "leadership-lost" // appended, then the leader stepped down
 	ReasonConnection     Reason = "connection-lost" // sent to the leader, no answer
 	ReasonStorage        Reason = "storage"         // the leader's log failed under it
+	ReasonForbidden      Reason = "forbidden"       // the node that was to carry it out refuses the grant
 	ReasonInternal       Reason = "internal"
 )
 
@@ -107,6 +108,8 @@ func classifyCall(err error) *ProposeError {
 	switch {
 	case !call.Started && errors.Is(call.Err, errBusy):
 		return notCommitted(ReasonOverloaded, err)
+	case errors.Is(call.Err, ErrForbidden):
+		return notCommitted(ReasonForbidden, err)
 	case !call.Started && errors.Is(call.Err, errFrame):
 		return notCommitted(ReasonTooLarge, err)
 	case !call.Started:

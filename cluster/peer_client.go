@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"time"
 )
@@ -73,8 +74,9 @@ func (c *peerClient) call(ctx context.Context, l lane, node, method string, body
 	fail := func(started bool, err error) ([]byte, error) {
 		return nil, &CallError{Node: node, Method: method, Started: started, Err: err}
 	}
-	if len(body)+len(method)+14 > maxFrame {
-		return fail(false, fmt.Errorf("%w: body of %d bytes", errFrame, len(body)))
+	grant := GrantOf(ctx)
+	if len(body)+len(grant)+len(method)+requestFixed > maxFrame || len(grant) > maxGrant {
+		return fail(false, fmt.Errorf("%w: body of %d bytes, grant of %d", errFrame, len(body), len(grant)))
 	}
 	ctx, cancel := context.WithTimeout(ctx, defaultCallTimeout(ctx))
 	defer cancel()
@@ -89,7 +91,7 @@ func (c *peerClient) call(ctx context.Context, l lane, node, method string, body
 	defer pc.forget(id)
 	deadline, _ := ctx.Deadline()
 	millis := max(1, time.Until(deadline).Milliseconds())
-	if started, err := pc.send(ctx, &request{id: id, millis: uint32(millis), method: method, body: body}); err != nil {
+	if started, err := pc.send(ctx, &request{id: id, millis: uint32(millis), method: method, grant: grant, body: body}); err != nil {
 		return fail(started, err)
 	}
 	select {
@@ -123,6 +125,8 @@ func (a answer) result(node, method string) ([]byte, error) {
 		e.Err = errBusy
 	case statusUnknown:
 		e.Err = errNoMethod
+	case statusRefused:
+		e.Remote, e.Err = true, fmt.Errorf("%w: %s", ErrForbidden, strings.TrimPrefix(string(a.body), ErrForbidden.Error()+" "))
 	default:
 		e.Started, e.Remote, e.Err = true, true, errors.New(string(a.body))
 	}

@@ -21,6 +21,8 @@ type Handler func(ctx context.Context, from string, body []byte) ([]byte, error)
 // peerServer answers peer requests. The number at work is bounded; one too many is refused at once and was not started.
 type peerServer struct {
 	ctx   context.Context
+	node  string
+	admit func(grant []byte) error // nil: every grant is good
 	slots [2]chan struct{} // by lane: proposals that wait do not keep a lease from being renewed
 	wg    sync.WaitGroup
 
@@ -35,8 +37,8 @@ type method struct {
 	lane lane
 }
 
-func newPeerServer(ctx context.Context) *peerServer {
-	s := &peerServer{ctx: ctx}
+func newPeerServer(ctx context.Context, node string, admit func(grant []byte) error) *peerServer {
+	s := &peerServer{ctx: ctx, node: node, admit: admit}
 	s.slots[laneControl] = make(chan struct{}, maxControl)
 	s.slots[laneBulk] = make(chan struct{}, maxBulk)
 	s.mu.methods = map[string]method{}
@@ -91,7 +93,10 @@ func (s *peerServer) run(fn Handler, from string, q request) answer {
 	timeout := time.Duration(q.millis) * time.Millisecond
 	ctx, cancel := context.WithTimeout(s.ctx, min(timeout, peerMaxTimeout))
 	defer cancel()
-	body, err := fn(ctx, from, q.body)
+	if err := checkGrant(s.admit, q.grant, s.node); err != nil {
+		return answer{id: q.id, status: statusRefused, body: []byte(err.Error())}
+	}
+	body, err := fn(WithGrant(ctx, q.grant), from, q.body)
 	if err != nil {
 		return answer{id: q.id, status: statusError, body: []byte(err.Error())}
 	}

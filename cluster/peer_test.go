@@ -16,7 +16,12 @@ import (
 // peerPair is a server and a client that knows it as "b".
 func peerPair(t *testing.T) (*peerServer, *peerClient, *listener) {
 	ctx, cancel := context.WithCancel(context.Background())
-	s := newPeerServer(ctx)
+	s := newPeerServer(ctx, "n2", func(grant []byte) error {
+		if string(grant) == "bad" {
+			return errors.New("token removed")
+		}
+		return nil
+	})
 	l, err := listen("127.0.0.1:0", slog.New(slog.DiscardHandler), func(connHeader) error { return nil })
 	require.NoError(t, err)
 	l.handle(kindPeer, s.serve)
@@ -150,6 +155,23 @@ func TestListenerHoldsNothingForASilentConnection(t *testing.T) {
 		defer l.mu.Unlock()
 		return len(l.mu.conns) == 0
 	}, "connections without a header are closed")
+}
+
+// However many connections say nothing, a peer, which says its header at once, gets through.
+func TestSilentConnectionsGiveWayToAPeer(t *testing.T) {
+	s, c, l := peerPair(t)
+	s.handle("fast", laneBulk, func(context.Context, string, []byte) ([]byte, error) { return []byte("fast"), nil })
+	for range maxInbound + 100 {
+		conn, err := net.Dial("tcp", l.ln.Addr().String())
+		require.NoError(t, err)
+		defer conn.Close()
+	}
+	b, err := c.call(within(t, 2*time.Second), laneBulk, "b", "fast", nil)
+	require.NoError(t, err)
+	require.Equal(t, "fast", string(b))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	require.LessOrEqual(t, len(l.mu.silent), maxSilent)
 }
 
 func TestConnectionForAnotherNodeOrClusterIsRefused(t *testing.T) {

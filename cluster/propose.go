@@ -65,6 +65,9 @@ func (c *Cluster) proposeOnce(ctx context.Context, command []byte) ([]byte, *Pro
 		return nil, notCommitted(ReasonDeadline, err)
 	}
 	if t := c.tenure(); t != nil {
+		if err := c.admit(ctx); err != nil {
+			return nil, notCommitted(ReasonForbidden, err)
+		}
 		return c.proposeHere(ctx, t, command)
 	}
 	leader := c.Leader()

@@ -125,7 +125,7 @@ func (c *Cluster) tryReadIndex(ctx context.Context) (uint64, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // a leader that hangs may have a successor by then
 	defer cancel()
-	b, err := c.client.call(ctx, laneControl, leader, methodReadIndex, nil)
+	b, err := c.client.call(WithGrant(ctx, nil), laneControl, leader, methodReadIndex, nil) // the read itself is carried out here
 	if err != nil {
 		return 0, err
 	}
