@@ -23,7 +23,7 @@ type peerServer struct {
 	ctx   context.Context
 	node  string
 	admit func(grant []byte) error // nil: every grant is good
-	slots [2]chan struct{} // by lane: proposals that wait do not keep a lease from being renewed
+	slots [2]chan struct{}         // by lane: proposals that wait do not keep a lease from being renewed
 	wg    sync.WaitGroup
 
 	mu struct {
