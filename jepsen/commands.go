@@ -118,6 +118,12 @@ func recheckCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "recheck DIR", Short: "judge a stored run again", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if m, ok, err := runner.RecheckFailover(args[0]); ok || err != nil {
+				if err != nil {
+					return err
+				}
+				return showMeasured(cmd.OutOrStdout(), args[0], m)
+			}
 			v, err := runner.Recheck(args[0])
 			if err != nil {
 				return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,15 +20,11 @@ func failoverCommand() *cobra.Command {
 			if err := ensureBinary(cmd, &o); err != nil {
 				return err
 			}
-			m, err := runner.Failover(cmd.Context(), o, kills, handovers, steady)
+			m, dir, err := runner.Failover(cmd.Context(), o, kills, handovers, steady)
 			if err != nil {
-				return err
+				return fmt.Errorf("%w (measured so far: %s)", err, dir)
 			}
-			fmt.Fprint(cmd.OutOrStdout(), m)
-			if !m.Good() {
-				return verdictError{check.Fail}
-			}
-			return nil
+			return showMeasured(cmd.OutOrStdout(), dir, m)
 		},
 	}
 	runFlags(cmd, &o)
@@ -35,4 +32,18 @@ func failoverCommand() *cobra.Command {
 	cmd.Flags().IntVar(&handovers, "handovers", handovers, "leaders stopped with SIGTERM")
 	cmd.Flags().DurationVar(&steady, "steady", steady, "full load without faults, to count elections")
 	return cmd
+}
+
+// showMeasured prints a measurement and hands its verdict to the exit code.
+func showMeasured(w io.Writer, dir string, m runner.Measured) error {
+	fmt.Fprint(w, m)
+	verdict, why := m.Judge()
+	for _, line := range why {
+		fmt.Fprintf(w, "    %s\n", line)
+	}
+	fmt.Fprintf(w, "%s  seed %d  %s\n", verdict, m.Seed, dir)
+	if verdict != check.Pass {
+		return verdictError{verdict}
+	}
+	return nil
 }

@@ -35,11 +35,11 @@ func hunts() map[mutant.Name]hunt {
 		mutant.SkipDirFsync:         {[]string{"power-all", "power-some"}, 40 * time.Second, small},
 		mutant.TruncateAtBadCRC:     {[]string{"flip-pair"}, 40 * time.Second, nil},
 		mutant.DedupNotInSnapshot:   {[]string{"replace-all"}, 10 * time.Second, trimmed},
-		mutant.OutcomeBeforeDLQSync: {[]string{"dest-refuse", "power-all"}, 40 * time.Second, busy},
+		mutant.OutcomeBeforeDLQSync: {[]string{"dest-refuse"}, 20 * time.Second, letters},
 		mutant.EmitOldEpoch:         {[]string{"pause", "partition"}, 60 * time.Second, nil},
 		mutant.LabelAtFloor:         {[]string{"replace-all"}, 10 * time.Second, trimmed},
 		mutant.NoBaseRecord:         {[]string{"replace-all"}, 10 * time.Second, trimmed},
-		mutant.WipedNodeKeepsID:     {[]string{"lost-disk"}, 20 * time.Second, nil},
+		mutant.WipedNodeKeepsID:     {[]string{"lost-disk"}, 10 * time.Second, nil},
 		mutant.VoteNotPersisted:     {[]string{"kill-all", "kill"}, 30 * time.Second, nil},
 	}
 }
@@ -49,6 +49,9 @@ func small(o *runner.Options) { o.Segment, o.Snapshot = "1MiB", "1MiB" }
 
 // busy lets many acknowledgements come in a short time.
 func busy(o *runner.Options) { o.Think = 10 * time.Millisecond }
+
+// letters has nothing but events that are given up: their records must be on disk when the power is cut at the end.
+func letters(o *runner.Options) { o.Workload, o.Think = "letters", 10*time.Millisecond }
 
 // trimmed also lets the log go as early as it may, so that a new node needs a snapshot.
 func trimmed(o *runner.Options) {

@@ -102,7 +102,11 @@ func (v *Volume) Unmount(ctx context.Context) error {
 }
 
 // Shutdown cuts the power of the file system: every later call on it gives EIO. It is confirmed by such a call.
+// A volume that is not mounted is refused: below its mount point lies a file system that is not ours.
 func (v *Volume) Shutdown(flag uint32) error {
+	if !v.mounted {
+		return fmt.Errorf("shut down %s: not mounted", v.Mount)
+	}
 	dir, err := os.Open(v.Mount)
 	if err != nil {
 		return fmt.Errorf("shut down %s: %w", v.Mount, err)
@@ -124,6 +128,9 @@ func (v *Volume) Shutdown(flag uint32) error {
 
 // Sync writes everything on the volume to its device, as the kernel does by itself now and then.
 func (v *Volume) Sync() error {
+	if !v.mounted {
+		return fmt.Errorf("sync %s: not mounted", v.Mount)
+	}
 	dir, err := os.Open(v.Mount)
 	if err != nil {
 		return fmt.Errorf("sync %s: %w", v.Mount, err)

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -12,112 +13,109 @@ import (
 	"time"
 
 	"penstock/jepsen/client"
+	"penstock/jepsen/control"
 	"penstock/jepsen/workload"
 )
 
-// Targets of failover (issue: settled by measurement).
-const (
-	targetMedian   = time.Second
-	targetP99      = 3 * time.Second
-	targetHandover = 300 * time.Millisecond
-)
+// extraRounds is how many more leaders may be ended than asked for, in place of those that turned out not to lead.
+const extraRounds = 5
 
-// Measured is the outcome of Failover.
-type Measured struct {
-	Kills, Handovers []time.Duration
-	Steady           time.Duration
-	Elections        uint64 // during Steady
-	Acks             int64  // events acknowledged during Steady
-}
-
-// Good tells whether the targets were met.
-func (m Measured) Good() bool {
-	ok := m.Elections == 0
-	if len(m.Kills) > 0 {
-		ok = ok && quantile(m.Kills, .5) <= targetMedian && quantile(m.Kills, .99) <= targetP99
-	}
-	if len(m.Handovers) > 0 {
-		ok = ok && quantile(m.Handovers, .5) <= targetHandover
-	}
-	return ok
-}
-
-// String is the table that is printed.
-func (m Measured) String() string {
-	var b strings.Builder
-	row := func(name string, d []time.Duration, target string) {
-		if len(d) > 0 {
-			fmt.Fprintf(&b, "%-28s n=%d  median %v  p99 %v  worst %v  (target: %s)\n", name, len(d), quantile(d, .5), quantile(d, .99), quantile(d, 1), target)
-		}
-	}
-	row("SIGKILL of the leader", m.Kills, "median 1s, p99 3s")
-	row("SIGTERM of the leader", m.Handovers, "median 300ms")
-	if m.Steady > 0 {
-		fmt.Fprintf(&b, "%-28s %v  %.0f events/s  %d elections  (target: 0)\n", "full load without faults", m.Steady, float64(m.Acks)/m.Steady.Seconds(), m.Elections)
-	}
-	return b.String()
-}
-
-func quantile(d []time.Duration, p float64) time.Duration {
-	s := slices.Clone(d)
-	slices.Sort(s)
-	return s[min(len(s)-1, int(p*float64(len(s))))].Round(time.Millisecond)
-}
-
-// Failover measures on one cluster: kills of the leader, clean stops of the leader, and elections under full load.
-func Failover(ctx context.Context, o Options, kills, handovers int, steady time.Duration) (m Measured, err error) {
+// Failover measures on one cluster: kills of the leader, clean stops of the leader, and elections under full load. What was
+// measured is stored in dir also when it ended early.
+func Failover(ctx context.Context, o Options, kills, handovers int, steady time.Duration) (m Measured, dir string, err error) {
+	m = Measured{Seed: o.Seed, AskedKills: kills, AskedHandovers: handovers, AskedSteady: steady}
 	err = onCluster(ctx, o, "failover", func(r *run) error {
+		dir = r.dir
+		defer func() { err = errors.Join(err, writeJSON(r.path(measuredFile), m)) }()
 		if steady > 0 {
 			r.steady(ctx, &m, steady)
 		}
-		for i := range kills + handovers {
-			took, err := r.lose(ctx, i >= kills)
+		for extra := extraRounds; len(m.Kills) < kills || len(m.Handovers) < handovers; {
+			gently := len(m.Kills) >= kills
+			s, err := r.lose(ctx, gently)
 			if err != nil {
-				return fmt.Errorf("round %d: %w", i+1, err)
+				return fmt.Errorf("round %d: %w", len(m.Kills)+len(m.Handovers)+1, err)
 			}
-			if i < kills {
-				m.Kills = append(m.Kills, took)
+			if s.Rise == 0 && extra > 0 {
+				extra--
+				r.say("%s did not lead any more: once more", s.Node)
+				continue
+			}
+			if gently {
+				m.Handovers = append(m.Handovers, s)
 			} else {
-				m.Handovers = append(m.Handovers, took)
+				m.Kills = append(m.Kills, s)
 			}
-			r.say("round %d: %v", i+1, took.Round(time.Millisecond))
+			r.say("round %d: %s, %v, write after %v, all equal after %v", len(m.Kills)+len(m.Handovers), s.Node, s.Exit, s.Took.Round(time.Millisecond), s.Back.Round(time.Millisecond))
 		}
 		return nil
 	})
-	return m, err
+	return m, dir, err
 }
 
-// lose ends the leader and returns how long it took until a write that was sent afterwards was acknowledged.
-func (r *run) lose(ctx context.Context, gently bool) (time.Duration, error) {
-	bounded, cancel := context.WithTimeout(ctx, 2*boundReady)
+// lose ends the leader and returns how long it took until a write that was sent afterwards was acknowledged; then it starts
+// it again and waits until all nodes are equal.
+func (r *run) lose(ctx context.Context, gently bool) (Sample, error) {
+	bounded, cancel := context.WithTimeout(ctx, 4*boundReady)
 	defer cancel()
 	if err := r.healthy(bounded); err != nil {
-		return 0, err
+		return Sample{}, err
 	}
 	pause(ctx, 500*time.Millisecond+rand.N(time.Second))
-	leader := r.obs.leader()
-	for _, n := range r.cluster.Nodes() {
-		if n.Host != leader {
-			continue
-		}
-		sig := syscall.SIGKILL
-		if gently {
-			sig = syscall.SIGTERM
-		}
-		start := time.Now()
-		if err := n.Process.Signal(sig); err != nil {
-			return 0, err
-		}
-		took := r.probe(ctx, start, leader)
-		if _, err := n.Process.Wait(bounded); err != nil {
-			return 0, err
-		}
-		if took < 0 {
-			return 0, fmt.Errorf("no write was acknowledged within %v", boundLeader)
-		}
-		return took, n.Process.Start()
+	before, err := r.lookAll(bounded)
+	if err != nil {
+		return Sample{}, err
 	}
-	return 0, fmt.Errorf("no leader is known")
+	leader := r.obs.leader()
+	nodes := r.cluster.Nodes()
+	i := slices.IndexFunc(nodes, func(n *control.Node) bool { return n.Host == leader })
+	if i < 0 {
+		return Sample{}, errors.New("no leader is known")
+	}
+	sig := syscall.SIGKILL
+	if gently {
+		sig = syscall.SIGTERM
+	}
+	start := time.Now()
+	if err := nodes[i].Process.Signal(sig); err != nil {
+		return Sample{}, err
+	}
+	s := Sample{Node: leader, Took: r.probe(ctx, start, leader)}
+	exit, err := nodes[i].Process.Wait(bounded)
+	if err != nil {
+		return Sample{}, err
+	}
+	s.Exit = exit.String()
+	if s.Took < 0 {
+		return Sample{}, fmt.Errorf("no write was acknowledged within %v", boundLeader)
+	}
+	start = time.Now()
+	if err := nodes[i].Process.Start(); err != nil {
+		return Sample{}, err
+	}
+	if err := r.healthy(bounded); err != nil {
+		return Sample{}, err
+	}
+	s.Back = time.Since(start)
+	after, err := r.lookAll(bounded)
+	s.Rise = after - before
+	return s, err
+}
+
+// lookAll asks every node anew and returns the highest term.
+func (r *run) lookAll(ctx context.Context) (term uint64, err error) {
+	err = poll(ctx, func(ctx context.Context) error {
+		for _, c := range r.clients {
+			obs := r.obs.look(ctx, c)
+			if !obs.Up {
+				return fmt.Errorf("%s does not answer", c.Node)
+			}
+			r.obs.note(obs)
+			term = max(term, obs.Term)
+		}
+		return nil
+	})
+	return term, err
 }
 
 // probe sends a new write every 10 ms to each node that is left, each with a deadline of its own, and takes the first
@@ -160,11 +158,14 @@ func (r *run) steady(ctx context.Context, m *Measured, d time.Duration) {
 	for r.obs.leader() == "" && ctx.Err() == nil { // the first election is none of the false ones
 		pause(ctx, observeEvery)
 	}
-	before := r.term()
+	var s Steady
+	s.TermFrom, _ = r.lookAll(ctx)
+	s.From = r.clock.Now()
 	bounded, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	var wg sync.WaitGroup
-	var acks atomic.Int64
+	var load gauge
+	load.last = s.From
 	for i := range 16 {
 		c := r.clients[i%len(r.clients)]
 		wg.Go(func() {
@@ -174,7 +175,7 @@ func (r *run) steady(ctx context.Context, m *Measured, d time.Duration) {
 					fmt.Fprintf(&b, `%c{"specversion":"1.0","id":"steady-%d-%d-%d","source":"/jepsen/steady","type":"jepsen.event","data":{"n":%d}}`, "[,"[min(k, 1)], i, n, k, n)
 				}
 				if c.Do(bounded, "POST", "/v1/channels/"+workload.Offsets+"/events", nil, "application/cloudevents-batch+json", []byte(b.String()+"]")).Outcome == client.Done {
-					acks.Add(100)
+					load.acked(r.clock.Now(), 100)
 				} else {
 					pause(bounded, 50*time.Millisecond)
 				}
@@ -182,7 +183,27 @@ func (r *run) steady(ctx context.Context, m *Measured, d time.Duration) {
 		})
 	}
 	wg.Wait()
-	m.Steady, m.Acks, m.Elections = d, acks.Load(), r.term()-before
+	s.To = r.clock.Now()
+	asking, done := context.WithTimeout(ctx, boundReady)
+	defer done()
+	s.TermTo, _ = r.lookAll(asking) // terms only rise: whatever was elected meanwhile shows here
+	s.Acks, s.LongestGapWithoutOK = load.sum, time.Duration(max(load.longest, s.To-load.last))
+	m.Steady = &s
+}
+
+// gauge counts acknowledgements and keeps the longest time between two.
+type gauge struct {
+	mu            sync.Mutex
+	sum           int64
+	last, longest int64
+}
+
+func (g *gauge) acked(at int64, n int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.sum += n
+	g.longest = max(g.longest, at-g.last)
+	g.last = max(g.last, at)
 }
 
 func (r *run) term() uint64 {
