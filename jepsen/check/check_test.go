@@ -286,21 +286,43 @@ func TestAnUnknownWriteMayBeThereOrNot(t *testing.T) {
 }
 
 func TestARunInWhichTooLittleHappenedIsInvalid(t *testing.T) {
-	cases := map[string]func(*Input){
-		"too few acks":              func(in *Input) { in.Expect.MinAcks = 1000 },
-		"no confirmed fault":        func(in *Input) { in.Faults[0].Phase = history.Begin },
-		"asked kind never seen":     func(in *Input) { in.Expect.Kinds = append(in.Expect.Kinds, "bitflip") },
-		"empty scenario list":       func(in *Input) { in.Expect.Scenarios = 0 },
-		"no fault kind asked for":   func(in *Input) { in.Expect.Kinds = nil },
-		"no channel had any writer": func(in *Input) { in.Expect.Channels = nil },
+	require.Equal(t, Pass, Judge(good()).Verdict)
+	cases := []struct {
+		name  string
+		plant func(*Input)
+		why   string
+	}{
+		{"too few acks", func(in *Input) { in.Expect.MinAcks = 1000 }, "13 events were acknowledged, want at least 1000"},
+		{"no confirmed fault", func(in *Input) { in.Faults[0].Phase = history.Begin }, "0 faults were confirmed"},
+		{"fewer faults than asked", func(in *Input) { in.Expect.MinFaults = 20 }, "1 faults were confirmed, want at least 20"},
+		{"asked kind never seen", func(in *Input) { in.Expect.Kinds = append(in.Expect.Kinds, "bitflip") }, "bitflip was asked for and never confirmed"},
+		{"empty scenario list", func(in *Input) { in.Expect.Scenarios = 0 }, "no fault was planned"},
+		{"no fault kind asked for", func(in *Input) { in.Expect.Kinds = nil }, "no fault was planned"},
+		{"no channel had any writer", func(in *Input) { in.Expect.Channels = nil }, "no channel had writers"},
+		{"writers stopped after a moment", func(in *Input) {
+			in.add("r9", history.Op{F: history.ReadOffset, Channel: "offsets", Source: "s1", Partition: "p9"}, history.OK, history.Op{})
+			in.Ops[len(in.Ops)-1].T += 1000 * in.Ops[len(in.Ops)-1].T
+		}, "the writers stood still"},
 	}
-	for name, plant := range cases {
-		t.Run(name, func(t *testing.T) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
 			in := good()
-			plant(&in)
-			require.Equal(t, Invalid, Judge(in).Verdict)
+			c.plant(&in)
+			v := Judge(in)
+			require.Equal(t, Invalid, v.Verdict)
+			require.Contains(t, fmt.Sprint(v.Checks[len(v.Checks)-1].Violations), c.why)
 		})
 	}
+}
+
+func TestLogsThatCannotBeReadAreUnknownAndNoFinding(t *testing.T) {
+	in := good()
+	for _, l := range in.Logs {
+		l.Problem, l.Entries = "decode: malformed", nil
+	}
+	r := checkLogs(in, gather(in.Ops))
+	require.Equal(t, Unknown, r.Status, r.Violations)
+	require.Equal(t, Unknown, Judge(in).Verdict)
 }
 
 func TestAViolationOutweighsALackOfEvidence(t *testing.T) {

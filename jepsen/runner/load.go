@@ -79,7 +79,7 @@ func expect(o Options, windows []nemesis.Window) check.Expect {
 			e.Scenarios++
 		}
 	}
-	e.MinFaults = max(len(o.Kinds), busy/2)
+	e.MinFaults = max(len(o.Kinds), busy/2, o.MinFault)
 	return e
 }
 

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -77,19 +78,25 @@ func TestRecheckJudgesAStoredRunAgain(t *testing.T) {
 }
 
 func TestNoFaultsNoWritersNoScenarioAreInvalid(t *testing.T) {
-	cases := map[string]func(dir string, o *Options){
-		"faults disabled": func(_ string, o *Options) { o.Nemesis, o.Kinds = []string{"none"}, nil },
-		"writers stopped": func(_ string, o *Options) { o.MinAcks = 100 },
-		"asked and never seen": func(_ string, o *Options) {
+	cases := []struct {
+		name   string
+		change func(dir string, o *Options)
+		why    string
+	}{
+		{"faults disabled", func(_ string, o *Options) { o.Nemesis, o.Kinds = []string{"none"}, nil }, "no fault was planned"},
+		{"writers stopped", func(_ string, o *Options) { o.MinAcks = 100 }, "1 events were acknowledged, want at least 100"},
+		{"asked and never seen", func(_ string, o *Options) {
 			o.Nemesis, o.Kinds = []string{"kill", "loss"}, []string{"kill", "loss"}
-		},
-		"no workload": func(_ string, o *Options) { o.Workload = "none" },
+		}, "loss was asked for and never confirmed"},
+		{"no workload", func(_ string, o *Options) { o.Workload = "none" }, "no channel had writers"},
+		{"fewer kills than chaos mode owes", func(_ string, o *Options) { o.MinFault = 20 }, "1 faults were confirmed, want at least 20"},
 	}
-	for name, change := range cases {
-		t.Run(name, func(t *testing.T) {
-			v, err := Recheck(stored(t, change))
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			v, err := Recheck(stored(t, c.change))
 			require.NoError(t, err)
 			require.Equal(t, check.Invalid, v.Verdict)
+			require.Contains(t, fmt.Sprint(v.Checks[len(v.Checks)-1].Violations), c.why)
 		})
 	}
 }
