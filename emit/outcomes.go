@@ -34,7 +34,7 @@ func (r *runner) resolve(w *work, kind OutcomeKind, like Outcome) {
 		out := like
 		out.First, out.Last = p.first, p.last
 		if kind == Dead || kind == Poison {
-			out.Positions = p.positions
+			out.Positions, out.CompactionID = p.positions, w.id
 		}
 		outcomes[i] = out
 	}

@@ -81,6 +81,8 @@ type Outcome struct {
 	Reason string
 	// Positions, of Dead and Poison, are those of First..Last in order.
 	Positions []event.Position
+	// CompactionID, of Dead and Poison, is that of the whole compaction.
+	CompactionID string
 }
 
 // MaxReason bounds Outcome.Reason in bytes.

@@ -30,7 +30,7 @@ type DeadLetter struct {
 	Stamp                      int64  // of the entry that made it a dead letter
 	Node                       string // the owner then, and its epoch
 	Epoch                      uint64
-	CompactionID               string // "" when only a part of the compaction became dead letters
+	CompactionID               string // of the compaction it was sent with, as the owner said
 }
 
 // The states of a dead letter.
@@ -53,7 +53,7 @@ func (m *Machine) DeadLetters(channel, emitter, state string) []DeadLetter {
 			if emitter != "" && e.name != emitter {
 				continue
 			}
-			all = e.appendDeadLetters(all, m.mu.cluster.id, state)
+			all = e.appendDeadLetters(all, state)
 		}
 	}
 	return all
@@ -74,17 +74,17 @@ func (s *state) deadLetterOf(e *emitter, seq uint64) (DeadLetter, bool) {
 	if l == nil || l.closed {
 		return DeadLetter{}, false
 	}
-	return e.deadLetter(d, int(seq-d.first), s.cluster.id), true
+	return e.deadLetter(d, int(seq-d.first)), true
 }
 
-func (e *emitter) appendDeadLetters(all []DeadLetter, cluster [16]byte, state string) []DeadLetter {
+func (e *emitter) appendDeadLetters(all []DeadLetter, state string) []DeadLetter {
 	for _, d := range e.letters {
 		if state != "" && state != d.state() {
 			continue
 		}
 		for i := range d.letters {
 			if !d.letters[i].closed {
-				all = append(all, e.deadLetter(d, i, cluster))
+				all = append(all, e.deadLetter(d, i))
 			}
 		}
 	}
@@ -98,7 +98,7 @@ func (d *deadRun) state() string {
 	return StateDead
 }
 
-func (e *emitter) deadLetter(d *deadRun, i int, cluster [16]byte) DeadLetter {
+func (e *emitter) deadLetter(d *deadRun, i int) DeadLetter {
 	l := DeadLetter{
 		ID:      DeadLetterID(e.ch.index, e.index, d.letters[i].position),
 		Channel: e.ch.spec.Name, Emitter: e.name, ChannelIndex: e.ch.index, EmitterIndex: e.index,
@@ -110,8 +110,8 @@ func (e *emitter) deadLetter(d *deadRun, i int, cluster [16]byte) DeadLetter {
 	if k := e.claims[l.Seq]; k != nil {
 		l.Claimed, l.ClaimedAt, l.ClaimID = true, k.stamp, k.id
 	}
-	if !d.run[0].IsZero() {
-		l.CompactionID = compactionID(cluster, e.ch.index, e.index, d.run[0], d.run[1])
+	if d.compaction != [16]byte{} {
+		l.CompactionID = hex.EncodeToString(d.compaction[:])
 	}
 	return l
 }

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"encoding/hex"
 	"fmt"
 	"strings"
 	"testing"
@@ -214,15 +215,20 @@ func TestAttemptsAreRememberedUntilTheRunIsResolved(t *testing.T) {
 	}, info)
 	require.Equal(t, dumpOf(t, r.m), dumpOf(t, r.reopen()))
 
-	require.Equal(t, command.OK, r.report(e, command.Outcome{
-		First: 1, Last: 3, Kind: command.Dead, Attempts: 1, Class: command.ClassPermanent, Status: 410, Reason: "gone", Positions: positions(2, 0, 3),
-	}))
+	id := r.m.CompactionID(e.ChannelIndex, e.EmitterIndex, event.Position{Index: 2}, event.Position{Index: 2, Ordinal: 2})
+	dead := command.Outcome{
+		First: 2, Last: 3, Kind: command.Dead, Attempts: 1, Class: command.ClassPermanent, Status: 410, Reason: "gone", Positions: positions(2, 1, 2),
+	}
+	_, err := hex.Decode(dead.Compaction[:], []byte(id))
+	require.NoError(t, err)
+	require.Equal(t, command.OK, r.report(e, dead))
 	_, ok = r.m.Retry(e.ChannelIndex, e.EmitterIndex, 1)
 	require.False(t, ok)
 	letters := r.m.DeadLetters("c", "f", StateDead)
 	require.Len(t, letters, 2)
 	require.EqualValues(t, 5, letters[0].Attempts)
-	require.Equal(t, r.m.CompactionID(e.ChannelIndex, e.EmitterIndex, event.Position{Index: 2}, event.Position{Index: 2, Ordinal: 2}), letters[0].CompactionID)
+	require.Equal(t, id, letters[0].CompactionID, "a part of a compaction knows the whole one's id")
+	require.Equal(t, dumpOf(t, r.m), dumpOf(t, r.reopen()))
 	require.Equal(t, DeadLetterID(e.ChannelIndex, e.EmitterIndex, event.Position{Index: 2, Ordinal: 1}), letters[0].ID)
 	got, ok := r.m.DeadLetterOf(e.ChannelIndex, e.EmitterIndex, 2)
 	require.True(t, ok)

@@ -79,7 +79,7 @@ func (m *Machine) DeadLetterPage(q LetterQuery) (page []DeadLetter, next LetterC
 					after = q.After.Seq
 				}
 			}
-			for l := range e.openLetters(m.mu.state, q, after) {
+			for l := range e.openLetters(q, after) {
 				if len(page) == q.Limit {
 					return page, next, true
 				}
@@ -92,7 +92,7 @@ func (m *Machine) DeadLetterPage(q LetterQuery) (page []DeadLetter, next LetterC
 }
 
 // openLetters are the open letters of an emitter above a sequence number that the query wants.
-func (e *emitter) openLetters(s *state, q LetterQuery, after uint64) func(func(DeadLetter) bool) {
+func (e *emitter) openLetters(q LetterQuery, after uint64) func(func(DeadLetter) bool) {
 	return func(yield func(DeadLetter) bool) {
 		for _, d := range e.letters[max(e.lettersAt(after)-1, 0):] {
 			if (q.State != "" && q.State != d.state()) || (q.Replayable && d.poison) {
@@ -106,7 +106,7 @@ func (e *emitter) openLetters(s *state, q LetterQuery, after uint64) func(func(D
 				if q.Replayable && (e.claims[seq] != nil || d.letters[i].replays >= uint32(max(e.spec.DeadLetter.MaxRetries, 0))) {
 					continue
 				}
-				if !yield(e.deadLetter(d, i, s.cluster.id)) {
+				if !yield(e.deadLetter(d, i)) {
 					return
 				}
 			}

@@ -21,8 +21,9 @@ type deadRun struct {
 	stamp    int64  // of the entry that told
 	node     string // the owner that holds the record
 	epoch    uint64
-	run      [2]event.Position // first and last of the whole compaction, if known; else zero
-	row      string
+	// compaction is the id of the compaction that they were sent with; other letters, and deliveries, may be of it too.
+	compaction [16]byte
+	row        string
 }
 
 // letter is one of them; open until it was replayed or discarded.
@@ -34,13 +35,10 @@ type letter struct {
 
 // bury makes dead letters, or poison, of what is unresolved among the outcome's deliveries.
 func (s *state) bury(e *emitter, o *command.Outcome) {
-	attempts, run := e.attemptsOf(o)
+	attempts := e.attemptsOf(o)
 	proto := deadRun{
 		poison: o.Kind == command.Poison, class: o.Class, status: o.Status, attempts: attempts, reason: o.Reason, at: o.At,
-		stamp: s.stamp, node: e.owner, epoch: e.epoch,
-	}
-	if run.First == o.First && run.Last == o.Last {
-		proto.run = [2]event.Position{o.Positions[0], o.Positions[len(o.Positions)-1]}
+		stamp: s.stamp, node: e.owner, epoch: e.epoch, compaction: o.Compaction,
 	}
 	var d *deadRun
 	n := s.resolveRange(e, o, func(seq uint64) {

@@ -147,7 +147,7 @@ func (s *state) noteAttempt(e *emitter, o *command.Outcome) {
 }
 
 // attemptsOf is the number of attempts reported for the run that holds the outcome, with those of the outcome itself.
-func (e *emitter) attemptsOf(o *command.Outcome) (attempts uint32, run Run) {
+func (e *emitter) attemptsOf(o *command.Outcome) (attempts uint32) {
 	run, ok := e.runs.find(o.First)
 	if !ok {
 		run = Run{o.First, o.Last}
@@ -156,7 +156,7 @@ func (e *emitter) attemptsOf(o *command.Outcome) (attempts uint32, run Run) {
 	if t := e.retries[run.First]; t != nil {
 		attempts += t.Attempts
 	}
-	return attempts, run
+	return attempts
 }
 
 func positionOf(o *command.Outcome, seq uint64) event.Position { return o.Positions[seq-o.First] }

@@ -175,9 +175,7 @@ func (e *emitter) appendLetters(dst []byte, first uint64) ([]byte, bool) {
 	dst = wire.AppendUint(wire.AppendUint(dst, uint64(d.status)), uint64(d.attempts))
 	dst = wire.AppendInt(wire.AppendInt(wire.AppendString(dst, d.reason), d.at), d.stamp)
 	dst = wire.AppendUint(wire.AppendString(dst, d.node), d.epoch)
-	for _, p := range d.run {
-		dst = wire.AppendUint(wire.AppendUint(dst, p.Index), uint64(p.Ordinal))
-	}
+	dst = append(dst, d.compaction[:]...)
 	dst = wire.AppendUint(dst, uint64(len(d.letters)))
 	last := uint64(0)
 	for _, l := range d.letters {
@@ -194,9 +192,7 @@ func readLetters(row string, first uint64, r *wire.Reader) *deadRun {
 		attempts: r.Uint32(), reason: r.String(command.MaxReason), at: r.Int(), stamp: r.Int(), node: r.String(1024),
 		epoch: r.Uint(),
 	}
-	for i := range d.run {
-		d.run[i] = event.Position{Index: r.Uint(), Ordinal: r.Uint32()}
-	}
+	copy(d.compaction[:], r.Raw(len(d.compaction)))
 	last := uint64(0)
 	for range r.Count(4) {
 		last += r.Uint()

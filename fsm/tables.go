@@ -32,7 +32,7 @@ import (
 //	 9  retries      channel, emitter, first seq  attempts n, first failed z, last failed z, class n, status n, reason s,
 //	                                              attempted b
 //	10  dead         channel, emitter, first seq  poison b, class n, status n, attempts n, reason s, at z, stamp z, node s,
-//	                                              epoch n, run: 4 n, count n, { index difference n, ordinal n, replays n,
+//	                                              epoch n, compaction [16], count n, { index difference n, ordinal n, replays n,
 //	                                              closed b }
 //	11  offsets      channel, source and partition, each s in the key    24 bytes, event.SourceOffset
 //	12  rejects      index                        count n, { batch n }, bitmap s

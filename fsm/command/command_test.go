@@ -33,7 +33,7 @@ func samples() map[string]Command {
 			{First: 1, Last: 1, Kind: Delivered, Attempts: 1, At: 1_700_000_000_000_000_000, Status: 200},
 			{First: 2, Last: 3, Kind: Failed, Attempts: 2, At: -1, Class: ClassTransient, Status: 503, Reason: "busy"},
 			{First: 4, Last: 5, Kind: Dead, Attempts: 9, At: 5, Class: ClassPermanent, Status: 410, Reason: "gone",
-				Positions: []event.Position{p(1000, 4), p(1002, 0)}},
+				Positions: []event.Position{p(1000, 4), p(1002, 0)}, Compaction: [16]byte{1, 2, 3}},
 			{First: 6, Last: 6, Kind: Poison, Class: ClassPoison, Positions: []event.Position{p(1002, 1)}},
 			{First: 7, Last: 7, Kind: Lost, Class: ClassAuth, Status: 401},
 			{First: 8, Last: 8, Kind: Attempted},

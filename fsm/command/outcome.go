@@ -83,15 +83,18 @@ type Outcome struct {
 	// Positions are those of the deliveries First..Last, each of them, in order. Dead and Poison only: the state machine
 	// keeps no payload and finds the dead letter's event in the log by them.
 	Positions []event.Position
+	// Compaction is the id of the compaction that they were sent with, of which they may be a part. With Positions only: what a
+	// later owner rebuilds, and replays, must carry the same id (P6).
+	Compaction [16]byte
 }
 
 // appendOutcome appends one outcome.
 //
-//	+-------+------------+------+----------+------+-------+--------+--------+-------+------------------------------+
-//	| first | last-first | kind | attempts | at   | class | status | reason | count | positions, as differences    |
-//	+-------+------------+------+----------+------+-------+--------+--------+-------+------------------------------+
-//	  n       n            1      n          w      1       n        s        n       { index - previous index  n,
-//	                                                                                   ordinal  n } ...
+//	+-------+------------+------+----------+------+-------+--------+--------+-------+---------------------------+------------+
+//	| first | last-first | kind | attempts | at   | class | status | reason | count | positions, as differences | compaction |
+//	+-------+------------+------+----------+------+-------+--------+--------+-------+---------------------------+------------+
+//	  n       n            1      n          w      1       n        s        n       { index - previous index  n, 16, if count
+//	                                                                                   ordinal  n } ...            is not 0
 func appendOutcome(dst []byte, o *Outcome) []byte {
 	dst = wire.AppendUint(dst, o.First)
 	dst = wire.AppendUint(dst, o.Last-o.First)
@@ -99,7 +102,11 @@ func appendOutcome(dst []byte, o *Outcome) []byte {
 	dst = append(wire.AppendWord(dst, uint64(o.At)), byte(o.Class))
 	dst = wire.AppendUint(dst, uint64(o.Status))
 	dst = wire.AppendString(dst, cutText(o.Reason, MaxReason))
-	return AppendPositions(dst, o.Positions)
+	dst = AppendPositions(dst, o.Positions)
+	if len(o.Positions) > 0 {
+		dst = append(dst, o.Compaction[:]...)
+	}
+	return dst
 }
 
 func readOutcome(r *wire.Reader) Outcome {
@@ -124,7 +131,9 @@ func readOutcome(r *wire.Reader) Outcome {
 	}
 	o.Status = uint16(status)
 	o.Reason = r.String(MaxReason)
-	o.Positions = ReadPositions(r)
+	if o.Positions = ReadPositions(r); len(o.Positions) > 0 {
+		copy(o.Compaction[:], r.Raw(len(o.Compaction)))
+	}
 	return o
 }
 

@@ -2,6 +2,7 @@ package owner
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 
 	"penstock/dlq"
@@ -21,7 +22,7 @@ type DeadLetterVolume interface {
 const maxOutcomeBytes = 1 << 20
 
 // outcomeBytes is at least what an outcome takes in a command.
-func outcomeBytes(o *emit.Outcome) int { return 64 + len(o.Reason) + 15*len(o.Positions) }
+func outcomeBytes(o *emit.Outcome) int { return 80 + len(o.Reason) + 15*len(o.Positions) }
 
 // proposer commits an emitter's outcomes, in order, as one command or as few as they fit into. Outcomes are idempotent, so
 // that an error after the first of several commands does no harm: all of them come again.
@@ -57,6 +58,11 @@ func (p *proposer) propose(ctx context.Context, outcomes []emit.Outcome) error {
 		cmd.Outcomes[i] = command.Outcome{
 			First: o.First, Last: o.Last, Kind: command.OutcomeKind(o.Kind), Attempts: o.Attempts, At: o.At.UnixNano(),
 			Class: command.Class(o.Class), Status: uint16(o.Status), Reason: o.Reason, Positions: o.Positions,
+		}
+		if len(o.Positions) > 0 {
+			if n, err := hex.Decode(cmd.Outcomes[i].Compaction[:], []byte(o.CompactionID)); err != nil || n != 16 {
+				return fmt.Errorf("outcomes: compaction id %q", o.CompactionID)
+			}
 		}
 	}
 	answer, err := p.deps.Cluster.Propose(ctx, command.Encode(cmd))

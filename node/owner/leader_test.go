@@ -170,7 +170,8 @@ func TestManyOutcomesAreSplitIntoCommandsThatTheClusterTakes(t *testing.T) {
 	var outcomes []emit.Outcome
 	var want []uint64
 	for i := range compactions {
-		o := emit.Outcome{First: uint64(i*events + 1), Last: uint64((i + 1) * events), Kind: emit.Dead, Attempts: 1, At: time.Unix(1, 0), Reason: "gone"}
+		o := emit.Outcome{First: uint64(i*events + 1), Last: uint64((i + 1) * events), Kind: emit.Dead, Attempts: 1, At: time.Unix(1, 0), Reason: "gone",
+			CompactionID: strings.Repeat("0f", 16)}
 		for k := range events {
 			o.Positions = append(o.Positions, event.Position{Index: uint64(i + 1), Ordinal: uint32(k)})
 		}

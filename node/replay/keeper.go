@@ -105,7 +105,6 @@ func (k *Keeper) records(e fsm.EmitterInfo) iter.Seq2[dlq.Record, error] {
 				return yield(dlq.Record{}, err)
 			}
 			r := recordOf(&d, e)
-			r.CompactionID = l.letter(&d).CompactionID
 			r.Event = ev
 			return yield(r, nil)
 		})
@@ -121,7 +120,7 @@ func recordOf(d *fsm.DeadLetter, e fsm.EmitterInfo) dlq.Record {
 	at := time.Unix(0, d.At).UTC()
 	return dlq.Record{
 		ID: d.ID, State: state, At: at, Channel: d.Channel, Emitter: d.Emitter, ChannelIndex: d.ChannelIndex,
-		EmitterIndex: d.EmitterIndex, Seq: d.Seq, Position: d.Position, Owner: e.Owner, Epoch: e.Epoch, Class: d.Class.String(),
+		EmitterIndex: d.EmitterIndex, Seq: d.Seq, Position: d.Position, CompactionID: d.CompactionID, Owner: e.Owner, Epoch: e.Epoch, Class: d.Class.String(),
 		Status: int(d.Status), Cause: "rebuilt from the log after a change of owner", Reason: d.Reason,
 		RedeliveryCount: int(d.Redeliveries), AttemptCount: d.Attempts, LastFailedAt: at,
 		Limits: limitsOf(e.Spec),

@@ -111,27 +111,16 @@ func (l *letters) Replayable(_ context.Context, after uint64, limit int) ([]emit
 	out := make([]emit.Letter, 0, len(page))
 	for i := range page {
 		if page[i].EmitterIndex == l.info.EmitterIndex {
-			out = append(out, l.letter(&page[i]))
+			out = append(out, letterOf(&page[i]))
 		}
 	}
 	return out, nil
 }
 
-// letter is a dead letter under the id of the compaction it was sent with: the state machine knows it unless only a part of
-// the compaction became dead letters; then the record in the volume does.
-func (l *letters) letter(d *fsm.DeadLetter) emit.Letter {
-	out := emit.Letter{
+func letterOf(d *fsm.DeadLetter) emit.Letter {
+	return emit.Letter{
 		ID: d.ID, Seq: d.Seq, Poison: d.State == fsm.StatePoison, Redeliveries: d.Redeliveries, CompactionID: d.CompactionID,
 	}
-	if out.CompactionID == "" {
-		if r, ok, err := l.volume.Get(d.ID); err == nil && ok {
-			out.CompactionID = r.CompactionID
-		}
-	}
-	if out.CompactionID == "" {
-		out.CompactionID = l.machine.CompactionID(d.ChannelIndex, d.EmitterIndex, d.Position, d.Position)
-	}
-	return out
 }
 
 // Find implements emit.Letters.
@@ -142,19 +131,17 @@ func (l *letters) Find(_ context.Context, id string) (emit.Letter, emit.LetterSt
 	case !f.Open || f.Letter.EmitterIndex != l.info.EmitterIndex || f.Letter.ChannelIndex != l.info.ChannelIndex:
 		return emit.Letter{}, emit.LetterNotFound, nil
 	case f.Letter.Claimed:
-		return l.letter(&f.Letter), emit.LetterInProgress, nil
+		return letterOf(&f.Letter), emit.LetterInProgress, nil
 	default:
-		return l.letter(&f.Letter), emit.LetterOpen, nil
+		return letterOf(&f.Letter), emit.LetterOpen, nil
 	}
 }
 
 // Compaction implements emit.Letters.
 func (l *letters) Compaction(_ context.Context, id string) (out []emit.Letter, err error) {
 	l.each(func(d fsm.DeadLetter) bool {
-		if d.CompactionID == id || d.CompactionID == "" {
-			if x := l.letter(&d); x.CompactionID == id {
-				out = append(out, x)
-			}
+		if d.CompactionID == id {
+			out = append(out, letterOf(&d))
 		}
 		return true
 	})
