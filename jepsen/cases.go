@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,20 +20,33 @@ func casesCommand() *cobra.Command {
 			if err := ensureBinary(cmd, &o); err != nil {
 				return err
 			}
-			failed := 0
+			if rounds < 1 || hold < 10*time.Second {
+				return usageError{fmt.Errorf("%d rounds, %v hold: want at least 1 and 10s", rounds, hold)}
+			}
+			for _, name := range args {
+				if !slices.ContainsFunc(runner.Cases(), func(c runner.Case) bool { return c.Name == name }) {
+					return usageError{fmt.Errorf("no case is named %q", name)}
+				}
+			}
+			worst := check.Pass
 			for _, c := range runner.Cases() {
 				if len(args) > 0 && !inList(args, c.Name) {
 					continue
 				}
-				verdict := "PASS"
-				if err := c.Run(cmd.Context(), o, rounds, hold); err != nil {
-					verdict = "FAIL " + err.Error()
-					failed++
+				verdict, why := check.Pass, ""
+				switch err := c.Run(cmd.Context(), o, rounds, hold); {
+				case runner.Vacuous(err):
+					verdict, why = check.Invalid, err.Error()
+				case err != nil:
+					verdict, why = check.Fail, err.Error()
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%-4s %s\n     %s\n", c.Name, c.What, verdict)
+				if worst != check.Fail && verdict != check.Pass {
+					worst = verdict
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%-4s %s\n     %s %s\n", c.Name, c.What, verdict, why)
 			}
-			if failed > 0 {
-				return verdictError{check.Fail}
+			if worst != check.Pass {
+				return verdictError{worst}
 			}
 			return nil
 		},

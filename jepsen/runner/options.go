@@ -65,9 +65,13 @@ func (o *Options) complete() error {
 	if !slices.Contains([]string{"ext4", "xfs", "mixed"}, o.FS) {
 		errs = append(errs, fmt.Errorf("file system %q: want ext4, xfs or mixed", o.FS))
 	}
-	kinds, err := nemesis.Expand(o.Nemesis)
-	errs = append(errs, err)
-	o.Kinds = kinds
+	if len(o.Endpoints) > 0 {
+		errs = append(errs, o.completeOwn())
+	} else {
+		kinds, err := nemesis.Expand(o.Nemesis)
+		errs = append(errs, err)
+		o.Kinds = kinds
+	}
 	if o.Time < 5*time.Second || o.Time > 24*time.Hour {
 		errs = append(errs, fmt.Errorf("time %v: want 5s to 24h", o.Time))
 	}
@@ -87,6 +91,21 @@ func (o *Options) complete() error {
 		o.MinAcks = int(o.Time.Seconds()) * 20
 	}
 	return errors.Join(errs...)
+}
+
+// completeOwn: of a cluster of the user's nothing can be broken but by the user's own command.
+func (o *Options) completeOwn() error {
+	o.Nemesis, o.Kinds = nil, nil
+	if o.FaultCommand != "" {
+		o.Nemesis, o.Kinds = []string{"external"}, []string{"external"}
+	}
+	if o.Chaos {
+		return errors.New("own cluster: chaos mode is turned on in the environment of its nodes, not here")
+	}
+	if o.Listen == "" {
+		return errors.New("own cluster: --listen HOST:PORT must say where the destination can be reached by it")
+	}
+	return nil
 }
 
 // Defaults of a run.

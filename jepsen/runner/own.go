@@ -3,8 +3,8 @@ package runner
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
+	"net/http"
 	"os/exec"
 	"strings"
 	"time"
@@ -23,7 +23,7 @@ func (r *run) external(ctx context.Context) error {
 	for id := 1; time.Now().Before(deadline) && ctx.Err() == nil; id++ {
 		confirmed := true
 		for _, phase := range []string{"begin", "end"} {
-			bounded, cancel := context.WithTimeout(ctx, time.Minute)
+			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute) // what began must end
 			cmd := exec.CommandContext(bounded, "sh", "-c", r.o.FaultCommand+" "+phase)
 			var out bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &out, &out
@@ -43,23 +43,37 @@ func (r *run) external(ctx context.Context) error {
 	return nil
 }
 
-// layOwn takes a cluster that stands already.
-func (r *run) layOwn() error {
+// layOwn takes a cluster that stands already. Its channels of these names are somebody's: it is refused when one is there.
+func (r *run) layOwn(ctx context.Context) error {
 	for i, e := range r.o.Endpoints {
 		c := client.New(fmt.Sprintf("n%d", i+1), strings.TrimSuffix(e, "/"), requestTimeout)
 		r.clients, r.admin = append(r.clients, c), append(r.admin, c)
 	}
-	if r.o.FaultCommand != "" {
-		r.o.Kinds = append(r.o.Kinds, "external")
-	}
-	if r.o.Listen == "" {
-		return errors.New("own cluster: --listen HOST:PORT must say where the destination can be reached by it")
+	if err := r.unused(ctx); err != nil {
+		return err
 	}
 	if err := r.startDestination("d1", "", r.o.Listen); err != nil {
 		return err
 	}
 	for _, e := range webhooks() {
 		r.bases[e] = "http://" + r.o.Listen
+	}
+	return nil
+}
+
+// unused makes sure that every endpoint answers and that no channel of the run is there yet, be it of an earlier run, whose
+// events would be taken for this one's, or of the user's own.
+func (r *run) unused(ctx context.Context) error {
+	for _, c := range r.clients {
+		for _, channel := range r.channels() {
+			a := c.Do(ctx, http.MethodGet, "/v1/channels/"+channel, nil, "", nil)
+			switch {
+			case a.Outcome == client.Done:
+				return fmt.Errorf("own cluster: channel %s is there already; after an earlier run of the harness, delete it: penstock channel delete %s --discard --addr %s", channel, channel, c.Base)
+			case a.Status != http.StatusNotFound:
+				return fmt.Errorf("own cluster: %s: %s", c.Base, a.Error())
+			}
+		}
 	}
 	return nil
 }

@@ -46,11 +46,13 @@ func Run(ctx context.Context, o Options) (dir string, v check.Verdict, err error
 	if err := o.complete(); err != nil {
 		return "", v, err
 	}
-	unlock, err := control.Lock()
-	if err != nil {
-		return "", v, err
+	if len(o.Endpoints) == 0 { // a cluster of the user's: nothing is laid here
+		unlock, err := control.Lock()
+		if err != nil {
+			return "", v, err
+		}
+		defer unlock()
 	}
-	defer unlock()
 	r := &run{o: o, id: fmt.Sprintf("%04x", rand.Uint32()&0xffff), clock: history.NewClock(), bases: map[string]string{}}
 	if r.dir = o.Out; r.dir == "" {
 		r.dir = filepath.Join(RunsDir(), time.Now().UTC().Format("20060102-150405")+"-"+r.id)
@@ -126,7 +128,7 @@ func (r *run) fault(f history.Fault) {
 // lay makes cluster, clients and destinations; nothing runs yet but the destinations.
 func (r *run) lay(ctx context.Context) error {
 	if len(r.o.Endpoints) > 0 {
-		return r.layOwn()
+		return r.layOwn(ctx)
 	}
 	c, err := control.Open(ctx, controlOptions(r.o, r.id, r.dir, r.o.Env))
 	if err != nil {

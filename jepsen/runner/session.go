@@ -23,7 +23,7 @@ func onCluster(ctx context.Context, o Options, name string, f func(*run) error) 
 	}
 	unlock, err := control.Lock()
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errVacuous, err)
 	}
 	defer unlock()
 	r := &run{o: o, id: fmt.Sprintf("%04x", rand.Uint32()&0xffff), clock: history.NewClock(), bases: map[string]string{}}
@@ -32,7 +32,7 @@ func onCluster(ctx context.Context, o Options, name string, f func(*run) error) 
 		return err
 	}
 	if err := r.lay(ctx); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errVacuous, err)
 	}
 	defer func() { err = errors.Join(err, r.close(context.WithoutCancel(ctx))) }()
 	if r.faults, err = history.Create[history.Fault](r.path("faults.jsonl")); err != nil {
