@@ -36,6 +36,7 @@ func runFlags(cmd *cobra.Command, o *runner.Options) {
 	f.DurationVar(&o.Think, "think", o.Think, "mean pause of a writer between two requests")
 	f.IntVar(&o.MinAcks, "min-acks", 0, "fewer acknowledged events make the run INVALID; default: 20 per second")
 	f.IntVar(&o.MinFault, "min-faults", 0, "fewer confirmed faults make the run INVALID; default: one of each kind, and one in every second window with faults")
+	f.Float64Var(&o.Patience, "patience", 0, "factor on the bounds of the liveness phase, 1 to 10, for slow machines")
 	f.StringVar(&o.Segment, "segment", o.Segment, "wal.segment_bytes of the nodes")
 	f.StringVar(&o.Snapshot, "snapshot", o.Snapshot, "cluster.snapshot_bytes of the nodes")
 	f.IntVar(&o.Trailing, "trailing", 0, "cluster.trailing_entries of the nodes; default: the product's")

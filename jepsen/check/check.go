@@ -23,8 +23,9 @@ type Status string
 const (
 	Pass    Status = "PASS"
 	Fail    Status = "FAIL"
-	Unknown Status = "UNKNOWN" // could not be decided, e.g. a time-out
-	Invalid Status = "INVALID" // of the whole only: too little happened to say anything
+	Unknown Status = "UNKNOWN"  // could not be decided, e.g. a time-out
+	Invalid Status = "INVALID"  // of the whole only: too little happened to say anything
+	LeftOut Status = "LEFT OUT" // of one check only: what it reads is out of reach
 )
 
 // maxViolations bounds what is kept of one check; Total counts all.
@@ -51,6 +52,14 @@ func (r *Result) fail(format string, args ...any) {
 		r.Violations = append(r.Violations, fmt.Sprintf(format, args...))
 	}
 }
+
+func (r *Result) leaveOut(why string) *Result {
+	r.Status, r.Why = LeftOut, why
+	return r
+}
+
+// outOfReach: what lies on the nodes' disks cannot be looked at on a cluster of the user's.
+const outOfReach = "the nodes' disks are out of reach"
 
 func (r *Result) unknown(format string, args ...any) {
 	if r.Status == Pass {
@@ -148,7 +157,7 @@ func Judge(in Input) Verdict {
 	for _, c := range checks {
 		r := c(in, known)
 		v.Checks = append(v.Checks, *r)
-		if r.Status != Pass {
+		if r.Status != Pass && r.Status != LeftOut {
 			why := r.Why
 			if len(r.Violations) > 0 {
 				why = r.Violations[0]
@@ -166,6 +175,6 @@ func worse(v Status, r *Result) Status {
 	if r.Name == vacuityName && s == Fail {
 		s = Invalid
 	}
-	rank := []Status{Pass, Unknown, Invalid, Fail}
+	rank := []Status{LeftOut, Pass, Unknown, Invalid, Fail}
 	return slices.MaxFunc([]Status{v, s}, func(a, b Status) int { return cmp.Compare(slices.Index(rank, a), slices.Index(rank, b)) })
 }

@@ -325,6 +325,20 @@ func TestLogsThatCannotBeReadAreUnknownAndNoFinding(t *testing.T) {
 	require.Equal(t, Unknown, Judge(in).Verdict)
 }
 
+func TestWhatIsOutOfReachIsLeftOutAndSaysSo(t *testing.T) {
+	in := good()
+	in.Expect.Reachable, in.Logs, in.Final.Files, in.Final.DeadRecords = true, nil, nil, nil
+	v := Judge(in)
+	require.Equal(t, Pass, v.Verdict, v.Why)
+	left := map[string]Status{}
+	for _, c := range v.Checks {
+		left[c.Name] = c.Status
+	}
+	for _, name := range []string{"fencing", "dead letters", "files", "logs"} {
+		require.Equal(t, LeftOut, left[name], name)
+	}
+}
+
 func TestAViolationOutweighsALackOfEvidence(t *testing.T) {
 	in := good()
 	in.Expect.MinAcks = 1000

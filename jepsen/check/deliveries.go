@@ -166,8 +166,11 @@ func diskLost(in Input) bool {
 // the same bytes wherever it lies.
 func checkFiles(in Input, f *facts) *Result {
 	r := newResult("files")
+	if in.Expect.Reachable {
+		return r.leaveOut(outOfReach)
+	}
 	for _, e := range in.Emitters {
-		if e.Kind != "file" || len(f.final[e.Channel]) == 0 || in.Expect.Reachable {
+		if e.Kind != "file" || len(f.final[e.Channel]) == 0 {
 			continue
 		}
 		byName := map[string]FileOut{}

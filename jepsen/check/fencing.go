@@ -24,7 +24,11 @@ const skew = int64(2e9)
 // log with the times at the destinations; harness, nodes and destinations share one clock.)
 func checkFencing(in Input, _ *facts) *Result {
 	r := newResult("fencing")
-	if in.Expect.Reachable || len(in.Logs) == 0 {
+	if in.Expect.Reachable {
+		return r.leaveOut(outOfReach)
+	}
+	if len(in.Logs) == 0 {
+		r.unknown("no log was read")
 		return r
 	}
 	owners := oracle.Apply(oracle.Union(in.Logs, committedIndex(in.Observations))).Owners

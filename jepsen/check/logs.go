@@ -12,7 +12,7 @@ import (
 func checkLogs(in Input, f *facts) *Result {
 	r := newResult("logs")
 	if in.Expect.Reachable {
-		return r
+		return r.leaveOut(outOfReach)
 	}
 	if len(in.Logs) < max(1, in.Expect.MinFinalRead) {
 		r.unknown("%d logs were read", len(in.Logs))

@@ -114,7 +114,7 @@ func (r *run) finalReads(ctx context.Context) error {
 				return err
 			}
 			wg.Go(func() {
-				bounded, cancel := context.WithTimeout(ctx, r.patience(boundRead))
+				bounded, cancel := context.WithTimeout(ctx, r.scaled(r.patience(boundRead)))
 				defer cancel()
 				if err := rd.Whole(bounded, target); err != nil {
 					errs <- err

@@ -37,6 +37,7 @@ type Options struct {
 	Trailing int           `json:"trailing,omitempty"`  // log entries kept behind a snapshot; 0 is the product's default
 	Keep     string        `json:"keep"`                // retention of the channels; 0s makes the log go as early as it may
 	KeepData bool          `json:"keep_data,omitempty"` // also of a run that passed
+	Patience float64       `json:"patience,omitempty"`  // factor on the bounds of the liveness phase, for slow machines; 0 is 1
 	Quiet    bool          `json:"-"`                   // no progress on standard error
 
 	// Endpoints name a cluster that stands already: nothing is laid and nothing broken, FaultCommand may do that.
@@ -86,6 +87,9 @@ func (o *Options) complete() error {
 	if o.Chaos {
 		o.Kinds = append(o.Kinds, "chaos")
 		o.Env = append(o.Env, "PENSTOCK_CHAOS_MODE=yes")
+	}
+	if o.Patience != 0 && (o.Patience < 1 || o.Patience > 10) {
+		errs = append(errs, fmt.Errorf("patience %v: want 1 to 10", o.Patience))
 	}
 	if o.MinAcks == 0 {
 		o.MinAcks = int(o.Time.Seconds()) * 20

@@ -48,7 +48,7 @@ func (r *run) phases(ctx context.Context) error {
 	r.say("liveness phase")
 	r.liveness(ctx)
 	stopWriting()
-	time.AfterFunc(r.patience(20*time.Second), giveUp)
+	time.AfterFunc(r.scaled(r.patience(20*time.Second)), giveUp)
 	clients.Wait()
 	r.resolved(ctx)
 	return errors.Join(err, healErr, r.finalReads(ctx))
@@ -64,6 +64,7 @@ func pause(ctx context.Context, d time.Duration) {
 // within runs f until it succeeds or the bound is over, and records it for the liveness check.
 func (r *run) within(ctx context.Context, name string, bound time.Duration, f func(context.Context) error) bool {
 	start := time.Now()
+	bound = r.scaled(bound)
 	bounded, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	err := f(bounded)
@@ -74,6 +75,11 @@ func (r *run) within(ctx context.Context, name string, bound time.Duration, f fu
 	r.final.Liveness = append(r.final.Liveness, l)
 	r.say("%s: %v after %v %s", name, l.OK, time.Since(start).Round(time.Millisecond), l.Note)
 	return err == nil
+}
+
+// scaled is a bound on this machine.
+func (r *run) scaled(bound time.Duration) time.Duration {
+	return time.Duration(float64(bound) * max(1, r.o.Patience))
 }
 
 // errEnded says that a node's process has ended: nobody starts it again, so there is nothing to wait for.
