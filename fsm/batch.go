@@ -139,7 +139,7 @@ func (s *state) wake(c *channel) []*emitter {
 		if e.due(s.stamp) {
 			s.cutOpen(e)
 		}
-		if e.low == c.seq {
+		if e.frontier() == c.seq {
 			e.need = c.entryPoint
 			s.mark(e.rowProgress)
 		}

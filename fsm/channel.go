@@ -28,6 +28,7 @@ type channel struct {
 	emitters []*emitter // in the order of the spec
 	points   points
 	dedup    dedup
+	carried  carried
 	offsets  map[offsetID]*offset
 	retired  []LedgerRow // of removed emitters, oldest first
 
@@ -110,6 +111,7 @@ func (s *state) putChannel(index uint64, p command.ChannelPut) command.ChannelRe
 			s.retireEmitter(c, e)
 		}
 	}
+	s.dropCarried(c, 1, c.seq)
 	if !dedups(&c.spec) {
 		// Keys kept from before would answer for events that were since accepted without a look at them.
 		for len(c.dedup.generations) > 0 {
@@ -230,6 +232,9 @@ func (s *state) markChannel(c *channel) {
 	}
 	for _, o := range c.offsets {
 		s.mark(o.row)
+	}
+	for len(c.carried.runs) > 0 {
+		s.removeCarried(c, len(c.carried.runs)-1)
 	}
 }
 

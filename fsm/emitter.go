@@ -27,9 +27,12 @@ type emitter struct {
 	open openRun
 	runs runs
 
-	// need is a point at or below the lowest unresolved delivery; while nothing is unresolved it means nothing. It is what
-	// the floor waits for, and only moves up.
+	// need is a point at or below the lowest delivery that the log must still hold where it was committed: of the run of the
+	// lowest unresolved one, or of the lowest that is not carried. While there is none it means nothing. It is what the floor
+	// waits for, and only moves up.
 	need point
+	// held: every delivery up to it is resolved or carried; 0 when that says no more than low does.
+	held uint64
 
 	delivered, dead, poison, discarded, lost uint64
 
@@ -84,6 +87,7 @@ func (s *state) markEmitter(e *emitter) {
 	for _, d := range e.letters {
 		s.mark(d.row)
 	}
+	s.mark(rowKey(tableHeld, e.ch.index, e.index))
 }
 
 // forget ends what others hold of an emitter that goes: claims, and the ids of its dead letters.

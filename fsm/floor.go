@@ -1,16 +1,17 @@
 package fsm
 
-// floor is the lowest index that a delivery still needs (I3): at or below the entry of every pending delivery and of every
-// open dead letter; the next index when there are none.
+// floor is the lowest index that a delivery still needs (I3): at or below the entry that holds the bytes of every pending
+// delivery and of every open dead letter, which is the one that committed it or the one that carried it; the next index when
+// there are none.
 //
 // It never goes down: a busy emitter's point only moves up, one that becomes busy does so at the entry being applied,
-// a dead letter's own index is at or above the point that the delivery was held by, and a new emitter starts at or above
-// the floor.
+// a dead letter's own index is at or above the point that the delivery was held by, what is carried goes to the entry being
+// applied, and a new emitter starts at or above the floor.
 func (s *state) floor() uint64 {
-	floor := s.index + 1
+	floor := min(s.index+1, s.locations.lowest())
 	for _, c := range s.order {
 		for _, e := range c.emitters {
-			if e.low < c.seq {
+			if e.frontier() < c.seq {
 				floor = min(floor, e.need.index)
 			}
 			floor = min(floor, e.oldestLetter())
@@ -25,10 +26,21 @@ func (s *state) moveHorizon() {
 	for _, c := range s.order {
 		h = min(h, c.kept(s.stamp))
 	}
+	s.raiseHorizon(h)
+}
+
+// yield raises the horizon over what is only kept.
+func (s *state) yield(index uint64) {
+	s.raiseHorizon(min(index, s.floor()))
+}
+
+// raiseHorizon forgets what lies behind h. The horizon never goes down, so what yielded stays gone whatever keep says later.
+func (s *state) raiseHorizon(h uint64) {
 	if h <= s.horizon {
 		return
 	}
 	s.horizon = h
+	s.mark(rowClock)
 	for _, c := range s.order {
 		for _, row := range c.points.prune(h) {
 			s.mark(row)

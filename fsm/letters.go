@@ -136,14 +136,14 @@ func (e *emitter) removeLetters(i int) {
 	e.letters = slices.Delete(e.letters, i, i+1)
 }
 
-// oldestLetter is the index of the lowest open dead letter or poison, or noIndex. Positions rise with sequence numbers.
+// oldestLetter is the index of the lowest open dead letter or poison whose event was not carried, or noIndex. Positions rise
+// with sequence numbers.
 func (e *emitter) oldestLetter() uint64 {
-	if len(e.letters) == 0 {
-		return noIndex
-	}
-	for _, l := range e.letters[0].letters {
-		if !l.closed {
-			return l.position.Index
+	for _, d := range e.letters {
+		for i := range d.letters {
+			if l := &d.letters[i]; !l.closed && e.ch.carried.covers(d.first+uint64(i)) == nil {
+				return l.position.Index
+			}
 		}
 	}
 	return noIndex

@@ -219,7 +219,10 @@ func (s *state) applyCommand(out []byte, at *entryState, b []byte) ([]byte, erro
 	case command.Discard:
 		return s.discard(c).Append(out), nil
 	case command.Carry:
-		return command.PlainResult{Status: command.NotEnabled, Message: kind.String() + " is not enabled"}.Append(out), nil
+		return s.applyCarry(at, c).Append(out), nil
+	case command.Yield:
+		s.yield(c.Index)
+		return command.PlainResult{Status: command.OK}.Append(out), nil
 	}
 	return nil, fmt.Errorf("kind %s: %w", kind, command.ErrUnknown)
 }

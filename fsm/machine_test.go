@@ -43,7 +43,9 @@ func TestMalformedBodiesAreAnsweredAndNotEnabledIsSaid(t *testing.T) {
 	for raw, want := range map[string]command.Status{
 		string([]byte{byte(command.KindAssign), 1, 5}):                                   command.Malformed,
 		string([]byte{byte(command.KindTick), 1, 5}):                                     command.Malformed,
-		string(command.Encode(command.Carry{})):                                          command.NotEnabled,
+		string(command.Encode(command.Carry{})):                                          command.NoSuchChannel,
+		string([]byte{byte(command.KindCarry), 1, 5}):                                    command.Malformed,
+		string(command.Encode(command.Yield{Index: 1})):                                  command.OK,
 		string(command.Encode(command.AuditIntent{})):                                    command.Malformed,
 		string(command.Encode(command.AuditOutcome{})):                                   command.Malformed,
 		string(command.Encode(command.AuditOutcome{Result: AuditSuccess})):               command.NoSuchIntent,

@@ -43,10 +43,11 @@ func (s *state) applyOutcomes(o command.Outcomes) command.OutcomesResult {
 		s.applyOutcome(e, &o.Outcomes[i])
 	}
 	s.mark(e.rowProgress)
+	if e.low > low || len(e.ch.carried.runs) > 0 {
+		s.moveNeed(e)
+		s.dropCarriedOf(e, o.Outcomes)
+	}
 	if e.low > low {
-		if p, ok := e.ch.points.find(func(p *point) bool { return p.seq <= e.low+1 }); ok && p.seq > e.need.seq {
-			e.need = p
-		}
 		for _, row := range e.runs.prune(e.low) {
 			s.mark(row)
 		}

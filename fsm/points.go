@@ -104,7 +104,7 @@ func (s *state) addPoint(c *channel) {
 func (c *channel) pointAt(seq uint64) (point, bool) {
 	best, ok := c.points.find(func(p *point) bool { return p.seq <= seq })
 	for _, e := range c.emitters {
-		if e.low < c.seq && e.need.seq <= seq && (!ok || e.need.seq > best.seq) {
+		if e.frontier() < c.seq && e.need.seq <= seq && (!ok || e.need.seq > best.seq) {
 			best, ok = e.need, true
 		}
 	}
@@ -126,7 +126,7 @@ func (s *state) startPoint(c *channel, start string) point {
 	floor := s.floor()
 	first, ok := c.points.after(func(p *point) bool { return p.index < floor })
 	for _, e := range c.emitters {
-		if e.low < c.seq && e.need.index >= floor && (!ok || e.need.seq < first.seq) {
+		if e.frontier() < c.seq && e.need.index >= floor && (!ok || e.need.seq < first.seq) {
 			first, ok = e.need, true
 		}
 	}

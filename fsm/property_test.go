@@ -28,6 +28,15 @@ type modelChannel struct {
 	shorten  bool
 	emitters map[uint64]*modelEmitter
 	offsets  map[string]event.SourceOffset
+	location map[uint64]uint64 // of carried events, by sequence number: the entry that carried them last
+}
+
+// lies is the entry that holds the bytes of an event.
+func (c *modelChannel) lies(seq uint64) uint64 {
+	if at := c.location[seq]; at != 0 {
+		return at
+	}
+	return c.accepted[seq-1].Index
 }
 
 type keyAt struct {
@@ -187,6 +196,8 @@ func (d *driver) command() command.Command {
 		return command.ClusterInit{ClusterID: [16]byte{byte(d.n(1, 2, "cluster"))}, Name: "x"}
 	case kind == 16:
 		return d.operator()
+	case kind == 17:
+		return d.carry()
 	default:
 		c := d.spec()
 		return command.ChannelPut{Spec: c.Canonical(), Discard: d.n(0, 2, "discard") == 0}
@@ -200,7 +211,7 @@ func (d *driver) operator() command.Command {
 	emitters := d.m.Emitters()
 	switch {
 	case what == 0:
-		return command.Carry{Bytes: []byte("x")}
+		return command.Yield{Index: uint64(d.n(0, int(d.rig.index)+2, "yield"))}
 	case what == 1 || len(emitters) == 0:
 		return command.AuditIntent{ID: id, Actor: "a", Action: "b", Targets: []string{"t"}}
 	case what == 2:
@@ -222,6 +233,46 @@ func (d *driver) operator() command.Command {
 	return command.ReplayClaim{
 		ChannelIndex: e.ChannelIndex, EmitterIndex: e.EmitterIndex, Epoch: e.Epoch, Node: e.Owner, ID: id,
 		Scheduled: d.n(0, 1, "scheduled") == 0, Force: d.n(0, 1, "force") == 0, Seqs: seqs,
+	}
+}
+
+// carry carries a part of what is needed, mostly from where it lies.
+func (d *driver) carry() command.Command {
+	all := d.m.NeededBelow(d.rig.index+1-uint64(d.n(0, int(min(d.rig.index, 30)), "below")), 1+d.n(0, 3, "limit"))
+	if len(all) == 0 {
+		return command.Tick{}
+	}
+	x := all[d.n(0, len(all)-1, "which")]
+	mc := d.model.channels[x.ChannelIndex]
+	first := x.First + uint64(d.n(0, int(x.Last-x.First), "from"))
+	last := first
+	for most := uint64(d.n(0, 20, "more")); last < x.Last && last-first < most && mc.lies(last+1) == mc.lies(first); {
+		last++
+	}
+	c := command.Carry{ChannelIndex: x.ChannelIndex, First: first, Old: mc.lies(first) + uint64(d.n(0, 9, "wrong")/9), Stamp: 7}
+	for seq := first; seq <= last; seq++ {
+		p := mc.accepted[seq-1]
+		if n := len(c.Spans); n > 0 && c.Spans[n-1].Index == p.Index && c.Spans[n-1].Ordinal+c.Spans[n-1].Count == p.Ordinal {
+			c.Spans[n-1].Count++
+		} else {
+			c.Spans = append(c.Spans, command.Span{Position: p, Count: 1})
+		}
+	}
+	c.Body = batchOf(d.T, x.ChannelIndex, 0, nil, make([]string, last-first+1)...).Body
+	return c
+}
+
+func (d *driver) learnCarry(c command.Carry, result []byte) {
+	res, err := command.DecodePlainResult(result)
+	require.NoError(d, err)
+	mc := d.model.channels[c.ChannelIndex]
+	if mc == nil || res.Status != command.OK {
+		require.Contains(d, []command.Status{command.OK, command.NotNeeded, command.NoSuchChannel}, res.Status)
+		return
+	}
+	for i := range command.CountSpans(c.Spans) {
+		require.Equal(d, mc.lies(c.First+i), c.Old, "carried from where it did not lie")
+		mc.location[c.First+i] = d.rig.index
 	}
 }
 
@@ -325,6 +376,8 @@ func (d *driver) learn(c command.Command, result []byte, ordinal *uint32) {
 		if res.Status == command.OK {
 			d.learnOutcomes(c)
 		}
+	case command.Carry:
+		d.learnCarry(c, result)
 	case command.Discard:
 		res, err := command.DecodeLettersResult(result)
 		require.NoError(d, err)
@@ -341,7 +394,8 @@ func (d *driver) learn(c command.Command, result []byte, ordinal *uint32) {
 func (d *driver) learnChannel(index uint64, p command.ChannelPut) {
 	c := d.model.channels[index]
 	if c == nil {
-		c = &modelChannel{lastOf: map[string]keyAt{}, emitters: map[uint64]*modelEmitter{}, offsets: map[string]event.SourceOffset{}}
+		c = &modelChannel{lastOf: map[string]keyAt{}, emitters: map[uint64]*modelEmitter{}, offsets: map[string]event.SourceOffset{},
+			location: map[uint64]uint64{}}
 		d.model.channels[index] = c
 	}
 	want, err := spec.ParseJSON(p.Spec)
@@ -466,6 +520,7 @@ func (d *driver) check() {
 			require.True(d, row.Balanced(), "%+v", row) // I5
 		}
 	}
+	d.checkCarried()
 	seen := map[uint64]bool{}
 	for _, e := range d.m.Emitters() {
 		seen[e.EmitterIndex] = true
@@ -490,11 +545,11 @@ func (d *driver) checkEmitter(e EmitterInfo, floor uint64) {
 		state := me.states[seq]
 		counts[state]++
 		require.Equal(d, state != "", d.m.Resolved(e.ChannelIndex, e.EmitterIndex, seq), "seq %d is %q", seq, state)
-		if state == "" && lowest == 0 {
+		if state == "" && lowest == 0 && c.location[seq] == 0 {
 			lowest = seq
 		}
 		if state == "" || state == "dead" || state == "poison" { // I3
-			require.LessOrEqual(d, floor, c.accepted[seq-1].Index, "the floor passed seq %d, %q", seq, state)
+			d.checkBytes(e, c, seq, floor)
 		}
 	}
 	for _, row := range mustLedger(d, e.Channel) {
@@ -521,6 +576,8 @@ func (d *driver) checkEmitter(e EmitterInfo, floor uint64) {
 			require.Equal(d, last, run.Last, "a run changed")
 		}
 		me.runs[run.First] = run.Last
+		d.checkBytes(e, c, run.First, floor) // its id is made of both ends, whatever of it is resolved
+		d.checkBytes(e, c, run.Last, floor)
 	}
 	require.LessOrEqual(d, next, e.CutSeq)
 	letters := d.m.DeadLetters(e.Channel, e.Emitter, "")
@@ -539,6 +596,44 @@ func (d *driver) checkEmitter(e EmitterInfo, floor uint64) {
 		_, ok := d.m.DeadLetterOf(e.ChannelIndex, e.EmitterIndex, seq)
 		require.True(d, ok, "a claim of what is no open dead letter")
 	}
+}
+
+// checkBytes is I3 for an event that somebody needs: the floor has not passed the entry that holds its bytes, and who asks is
+// told which entry that is, and where the event was committed.
+func (d *driver) checkBytes(e EmitterInfo, c *modelChannel, seq, floor uint64) {
+	require.LessOrEqual(d, floor, c.lies(seq), "the floor passed seq %d", seq)
+	r, ok := d.m.Carried(e.ChannelIndex, seq)
+	if c.location[seq] == 0 {
+		require.False(d, ok && r.First <= seq, "seq %d was never carried", seq)
+		return
+	}
+	require.True(d, ok && r.First <= seq && seq <= r.Last, "seq %d was carried", seq)
+	require.Equal(d, c.location[seq], r.Location)
+	require.Equal(d, c.accepted[seq-1], r.Position(seq))
+	at, ok := r.SeqAt(r.Position(seq))
+	require.True(d, ok)
+	require.Equal(d, seq, at)
+	same, ok := d.m.CarriedAt(e.ChannelIndex, r.Position(seq))
+	require.True(d, ok)
+	require.Equal(d, r, same)
+}
+
+// checkCarried: nothing stays carried that nobody needs, and the lowest location is what the floor goes by.
+func (d *driver) checkCarried() {
+	s, lowest, spans := d.m.mu.state, uint64(noIndex), 0
+	for _, c := range s.order {
+		// What nobody needed any more was let go; who asks for it after, as a new emitter may, must find it where it was committed.
+		maps.DeleteFunc(d.model.channels[c.index].location, func(seq, _ uint64) bool { return c.carried.covers(seq) == nil })
+		last := uint64(0)
+		for _, r := range c.carried.runs {
+			require.True(d, c.needs(r.first, r.last()), "%d to %d are carried and not needed", r.first, r.last())
+			require.Greater(d, r.first, last, "carried runs overlap")
+			last, lowest, spans = r.last(), min(lowest, r.location), spans+len(r.spans)
+			require.Equal(d, r.count, command.CountSpans(r.spans))
+		}
+	}
+	require.Equal(d, lowest, s.locations.lowest())
+	require.Equal(d, spans, s.locations.spans)
 }
 
 func mustLedger(d *driver, channel string) []LedgerRow {

@@ -243,8 +243,11 @@ func (m *Machine) Emitter(channelIndex, emitterIndex uint64) (EmitterInfo, bool)
 
 func (e *emitter) info() EmitterInfo {
 	c, unresolved := e.ch, uint64(0)
-	if e.low < c.seq {
+	if e.frontier() < c.seq {
 		unresolved = c.bytes - e.need.bytes
+	}
+	if e.held > 0 {
+		unresolved += c.carried.bytes
 	}
 	return EmitterInfo{
 		Channel: c.spec.Name, ChannelIndex: c.index, EmitterIndex: e.index, ChannelVersion: c.version, Emitter: e.name,

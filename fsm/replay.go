@@ -163,6 +163,9 @@ func (s *state) discard(c command.Discard) command.LettersResult {
 		}
 		res.States = append(res.States, state)
 	}
+	if n := len(c.Seqs); n > 0 {
+		s.dropCarried(e.ch, c.Seqs[0], c.Seqs[n-1]) // ascending
+	}
 	s.mark(e.rowProgress)
 	return res
 }

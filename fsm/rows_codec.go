@@ -77,6 +77,8 @@ func (e *emitter) appendRow(dst []byte, id rowID) ([]byte, bool) {
 		return e.appendRetry(dst, id.nums[2])
 	case tableClaims:
 		return e.appendClaim(dst, id.nums[2])
+	case tableHeld:
+		return wire.AppendUint(dst, e.held), e.held > 0
 	}
 	return e.appendLetters(dst, id.nums[2])
 }
@@ -105,6 +107,8 @@ func (e *emitter) readRow(row string, id rowID, r *wire.Reader) {
 		e.letters = append(e.letters, readLetters(row, id.nums[2], r))
 	case tableClaims:
 		e.claims[id.nums[2]] = readClaim(row, r)
+	case tableHeld:
+		e.held = r.Uint()
 	}
 }
 

@@ -48,6 +48,8 @@ type state struct {
 	settled settled
 	open    map[[16]byte]letterRef // open dead letters by id; follows from the rows
 
+	locations locations // of carried events, over all channels; follows from the rows
+
 	terms  termRing
 	hashes []RingHash
 
@@ -71,6 +73,7 @@ func newState() *state {
 	s := &state{
 		tracker: newTracker(), channels: map[uint64]*channel{}, names: map[string]*channel{},
 		rejects: map[uint64]*EntryRejects{}, audit: newAudit(), settled: newSettled(), open: map[[16]byte]letterRef{},
+		locations: locations{counts: map[uint64]int{}},
 	}
 	for _, row := range metaRows {
 		s.mark(row)

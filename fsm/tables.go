@@ -48,6 +48,8 @@ import (
 //	19  claims       channel, emitter, seq        id [16], scheduled b, stamp z
 //	20  settled      chunk                        count n, { channel n, emitter n, seq n, index n, ordinal n, outcome kind 1,
 //	                                              stamp z }
+//	21  carried      channel, first seq           location n, stamp z, bytes n, count n, { index difference n, ordinal n, count n }
+//	22  held         channel, emitter             seq n
 const (
 	tableMeta        table = 1
 	tableChannel     table = 2
@@ -69,7 +71,9 @@ const (
 	tableAudit       table = 18
 	tableClaims      table = 19
 	tableSettled     table = 20
-	tableEnd         table = 21
+	tableCarried     table = 21
+	tableHeld        table = 22
+	tableEnd         table = 23
 )
 
 var tableNames = [tableEnd]string{
@@ -77,7 +81,7 @@ var tableNames = [tableEnd]string{
 	tableProgress: "progress", tableResolved: "resolved", tableRuns: "runs", tableRetry: "retries", tableDead: "dead",
 	tableOffset: "offsets", tableRejects: "rejects", tableDedup: "dedup", tableGenerations: "generations",
 	tableTerms: "applied", tableHashes: "hashes", tableRetired: "retired", tableAudit: "audit",
-	tableClaims: "claims", tableSettled: "settled",
+	tableClaims: "claims", tableSettled: "settled", tableCarried: "carried", tableHeld: "held",
 }
 
 func (t table) String() string { return tableNames[t] }
@@ -134,7 +138,7 @@ func (s *state) appendRow(dst []byte, row string) ([]byte, bool) {
 		return dst, false
 	}
 	switch id.table {
-	case tableEmitter, tableProgress, tableResolved, tableRuns, tableRetry, tableDead, tableClaims:
+	case tableEmitter, tableProgress, tableResolved, tableRuns, tableRetry, tableDead, tableClaims, tableHeld:
 		e := c.emitter(id.nums[1])
 		if e == nil {
 			return dst, false
@@ -198,6 +202,8 @@ func (c *channel) appendRow(dst []byte, id rowID) ([]byte, bool) {
 		return c.dedup.appendChunk(dst, id.nums[1])
 	case tableGenerations:
 		return c.dedup.appendGenerations(dst), true
+	case tableCarried:
+		return c.appendCarried(dst, id.nums[1])
 	case tableRetired:
 		return appendRetired(dst, c.retired), len(c.retired) > 0
 	}
@@ -248,7 +254,10 @@ func (s *state) readTable(row string, id rowID, r *wire.Reader) error {
 		return fmt.Errorf("channel %d is missing", id.nums[0])
 	}
 	switch id.table {
-	case tableEmitter, tableProgress, tableResolved, tableRuns, tableRetry, tableDead, tableClaims:
+	case tableCarried:
+		s.readCarried(c, row, id.nums[1], r)
+		return nil
+	case tableEmitter, tableProgress, tableResolved, tableRuns, tableRetry, tableDead, tableClaims, tableHeld:
 		e := c.emitter(id.nums[1])
 		if e == nil {
 			return fmt.Errorf("emitter %d of channel %d is missing", id.nums[1], id.nums[0])

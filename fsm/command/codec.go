@@ -20,13 +20,14 @@ import (
 //	tick            | |
 //	assign          | count n | { channel n | emitter n | node s | if_epoch n } ... |
 //	outcomes        | channel n | emitter n | epoch n | node s | count n | outcome ... |        see outcome.go
-//	carry           | position n n | old location n n | bytes s |
+//	carry           | channel n | first n | old n | stamp z | spans | event batch s |     see carry.go
 //	audit-intent    | id [16] | actor s | action s | reason s | request id s | count n | { target s } ... |
 //	audit-outcome   | id [16] | result s | detail s |
 //	feature         | level n |
 //	emitter-pause   | channel n | emitter n | paused b |
 //	replay-claim    | channel n | emitter n | epoch n | node s | id [16] | scheduled b | force b | seqs |
 //	replay-release  | channel n | emitter n | epoch n | node s | id [16] | seqs |
+//	yield           | index n |
 //	discard         | channel n | emitter n | intent [16] | seqs |        seqs: | count n | { seq - the one before n } ... |
 
 func head(dst []byte, k Kind) []byte { return append(dst, byte(k), version) }
@@ -40,12 +41,10 @@ var decoders = [...]func(r *wire.Reader) Command{
 	KindChannelDelete: func(r *wire.Reader) Command {
 		return ChannelDelete{Name: r.String(maxName), Discard: r.Bool()}
 	},
-	KindTick:     func(*wire.Reader) Command { return Tick{} },
-	KindAssign:   decodeAssign,
-	KindOutcomes: decodeOutcomes,
-	KindCarry: func(r *wire.Reader) Command {
-		return Carry{Position: readPosition(r), OldLocation: readPosition(r), Bytes: r.Bytes()}
-	},
+	KindTick:         func(*wire.Reader) Command { return Tick{} },
+	KindAssign:       decodeAssign,
+	KindOutcomes:     decodeOutcomes,
+	KindCarry:        decodeCarry,
 	KindAuditIntent:  decodeAuditIntent,
 	KindAuditOutcome: decodeAuditOutcome,
 	KindFeature:      func(r *wire.Reader) Command { return Feature{Level: r.Uint()} },
@@ -55,6 +54,7 @@ var decoders = [...]func(r *wire.Reader) Command{
 	KindReplayClaim:   decodeReplayClaim,
 	KindReplayRelease: decodeReplayRelease,
 	KindDiscard:       decodeDiscard,
+	KindYield:         func(r *wire.Reader) Command { return Yield{Index: r.Uint()} },
 }
 
 // Append implements Command.
@@ -110,13 +110,6 @@ func decodeAssign(r *wire.Reader) Command {
 		})
 	}
 	return c
-}
-
-// Append implements Command.
-func (c Carry) Append(dst []byte) []byte {
-	dst = appendPosition(head(dst, KindCarry), c.Position)
-	dst = appendPosition(dst, c.OldLocation)
-	return wire.AppendBytes(dst, c.Bytes)
 }
 
 // Append implements Command.

@@ -57,11 +57,35 @@ type Outcomes struct {
 	Outcomes                   []Outcome
 }
 
-// Carry re-appends an old needed event so that the log behind it can go (DESIGN 4.8). Format only: not applied yet.
+// Carry appends old needed events again so that the log behind them can go (DESIGN 4.8): the events of one channel with the
+// sequence numbers from First on, without gaps, all of which lie in one entry now. It changes where their bytes are, and
+// nothing else: not their positions, ids, order, nor what becomes of them.
 type Carry struct {
-	Position, OldLocation event.Position
-	Bytes                 []byte
+	ChannelIndex uint64
+	First        uint64 // sequence number
+	Old          uint64 // entry that holds their bytes; the command is ignored if that is no longer so
+	Stamp        int64  // of the entry that committed them first
+	Spans        []Span // where they were committed first
+	Body         []byte // an event batch of just these events
 }
+
+// Span is the positions of Count events with consecutive ordinals in one entry.
+type Span struct {
+	event.Position
+	Count uint32
+}
+
+// CountSpans is the number of events in spans.
+func CountSpans(spans []Span) (n uint64) {
+	for i := range spans {
+		n += uint64(spans[i].Count)
+	}
+	return n
+}
+
+// Yield raises the horizon: what lies below Index and nobody needs is no longer readable, whatever retention.keep says. It
+// is what a node proposes whose disk or log is nearly full.
+type Yield struct{ Index uint64 }
 
 // AuditIntent is an operator's act before it is dispatched (I9, P9). The id is the proposer's; the same one again changes
 // nothing.
@@ -100,6 +124,7 @@ func (AuditIntent) Kind() Kind   { return KindAuditIntent }
 func (AuditOutcome) Kind() Kind  { return KindAuditOutcome }
 func (Feature) Kind() Kind       { return KindFeature }
 func (EmitterPause) Kind() Kind  { return KindEmitterPause }
+func (Yield) Kind() Kind         { return KindYield }
 
 // version is the version byte that this binary writes, and the only one it reads, of every kind.
 const version = 1

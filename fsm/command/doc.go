@@ -52,15 +52,16 @@ const (
 	KindReplayClaim   Kind = 13
 	KindReplayRelease Kind = 14
 	KindDiscard       Kind = 15
+	KindYield         Kind = 16
 
-	lastKind = KindDiscard
+	lastKind = KindYield
 )
 
 var kindNames = [...]string{
 	KindClusterInit: "cluster-init", KindBatch: "batch", KindChannelPut: "channel-put", KindChannelDelete: "channel-delete",
 	KindTick: "tick", KindAssign: "assign", KindOutcomes: "outcomes", KindCarry: "carry", KindAuditIntent: "audit-intent",
 	KindAuditOutcome: "audit-outcome", KindFeature: "feature", KindEmitterPause: "emitter-pause",
-	KindReplayClaim: "replay-claim", KindReplayRelease: "replay-release", KindDiscard: "discard",
+	KindReplayClaim: "replay-claim", KindReplayRelease: "replay-release", KindDiscard: "discard", KindYield: "yield",
 }
 
 // String is the kind's name, as it stands in docs/format/command.md.

@@ -27,13 +27,14 @@ const (
 	TooMany            Status = 12 // a bound on channels, emitters, source partitions or open audit intents
 	NoSuchIntent       Status = 13 // no act without an open audit intent, no outcome without an intent (I9)
 	AlreadyClosed      Status = 14 // the intent has another outcome
+	NotNeeded          Status = 15 // a carry of events that nobody needs, or that lie elsewhere by now
 )
 
 var statusNames = [...]string{
 	OK: "ok", StaleSpec: "stale-spec", NoSuchChannel: "no-such-channel", DedupFull: "dedup-full", Malformed: "malformed",
 	StaleEpoch: "stale-epoch", NoSuchEmitter: "no-such-emitter", VersionMismatch: "version-mismatch",
 	HasDeliveries: "has-deliveries", NotEnabled: "not-enabled", AlreadyInitialized: "already-initialized", TooMany: "too-many",
-	NoSuchIntent: "no-such-intent", AlreadyClosed: "already-closed",
+	NoSuchIntent: "no-such-intent", AlreadyClosed: "already-closed", NotNeeded: "not-needed",
 }
 
 // String is the status's name.
@@ -181,7 +182,7 @@ func openResult(b []byte, want byte) (wire.Reader, Status, error) {
 		return wire.Reader{}, 0, fmt.Errorf("decode result: version %d: %w", b[1], ErrUnknown)
 	}
 	s := Status(b[2])
-	if s < OK || s > AlreadyClosed {
+	if s < OK || s > NotNeeded {
 		return wire.Reader{}, 0, fmt.Errorf("decode result: status %d: %w", b[2], ErrUnknown)
 	}
 	return wire.NewReader(b[3:]), s, nil

@@ -108,7 +108,7 @@ func (a *API) locate(ctx context.Context, id, source string) (out []found, compl
 
 // read fills in the event at f's position; an event the log no longer holds leaves f not readable.
 func (a *API) read(f *found) error {
-	e, err := a.deps.Reader.Entry(f.pos.Index)
+	it, err := a.deps.Reader.At(f.channel.Index, f.pos)
 	var gone *logread.GoneError
 	if errors.As(err, &gone) {
 		return nil
@@ -116,18 +116,9 @@ func (a *API) read(f *found) error {
 	if err != nil {
 		return err
 	}
-	for _, b := range e.Batches {
-		i := int(f.pos.Ordinal) - int(b.FirstOrdinal)
-		if i < 0 || i >= b.Len() {
-			continue
-		}
-		ev, err := b.Event(i)
-		if err != nil {
-			return err
-		}
-		f.event, f.stamp, f.readable = ev, b.Stamp, true
-	}
-	return nil
+	f.event, err = it.Batch.Event(it.I)
+	f.stamp, f.readable = it.Batch.Stamp, err == nil
+	return err
 }
 
 // tip is where the numbering of a channel's events stands at an applied index.
@@ -163,7 +154,7 @@ func (a *API) scanFor(ctx context.Context, hash uint64, id, source string) (out 
 		e, err := a.deps.Reader.Entry(index)
 		var gone *logread.GoneError
 		if errors.As(err, &gone) {
-			return out, true, nil // the horizon rose meanwhile
+			break // the horizon rose meanwhile
 		}
 		if err != nil {
 			return nil, false, err
@@ -194,6 +185,34 @@ func (a *API) scanFor(ctx context.Context, hash uint64, id, source string) (out 
 					return out, false, nil
 				}
 			}
+		}
+	}
+	return a.scanCarried(ctx, tips, out, first, id, source)
+}
+
+// scanCarried looks among the events that were carried, whose positions lie below the readable log.
+func (a *API) scanCarried(ctx context.Context, tips map[uint64]*tip, out []found, first uint64, id, source string) ([]found, bool, error) {
+	for _, t := range tips {
+		for seq := uint64(0); ; {
+			run, ok := a.deps.Machine.Carried(t.channel.Index, seq)
+			if !ok || run.Position(run.First).Index >= first {
+				break
+			}
+			if ctx.Err() != nil || len(out) == maxExplained {
+				return out, false, nil
+			}
+			err := a.deps.Reader.Numbered(ctx, t.channel.Index, run.First, run.Location, nil, func(n logread.Numbered) bool {
+				ev, err := n.Batch.Event(n.I)
+				if err == nil && ev.ID == id && (source == "" || ev.Source == source) && n.Position().Index < first {
+					out = append(out, found{channel: t.channel, pos: n.Position(), seq: n.Seq, stamp: n.Batch.Stamp, event: ev, readable: true})
+				}
+				return n.Seq < run.Last
+			})
+			var gone *logread.GoneError
+			if err != nil && !errors.As(err, &gone) {
+				return out, false, err
+			}
+			seq = run.Last + 1
 		}
 	}
 	return out, true, nil

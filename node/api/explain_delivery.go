@@ -246,13 +246,9 @@ func (a *API) explainOutcome(ctx context.Context, o command.Outcome, seq uint64,
 
 // compactionID reads the positions of a compaction's ends from the log.
 func (a *API) compactionID(ctx context.Context, em fsm.EmitterInfo, first, last uint64) (string, error) {
-	p, ok := a.deps.Machine.Point(em.ChannelIndex, first)
-	if !ok {
-		return "", fmt.Errorf("sequence number %d is no longer in the log", first)
-	}
 	applied, _ := a.deps.Machine.Applied()
 	var from, to event.Position
-	err := a.deps.Reader.Walk(ctx, em.ChannelIndex, p.Index, p.Seq, applied, func(n logread.Numbered) bool {
+	err := a.deps.Reader.Numbered(ctx, em.ChannelIndex, first, applied, nil, func(n logread.Numbered) bool {
 		if n.Seq == first {
 			from = n.Position()
 		}

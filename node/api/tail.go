@@ -47,9 +47,6 @@ func (a *API) tail(w http.ResponseWriter, r *http.Request) {
 		newProblem(http.StatusInternalServerError, kindInternal, "log not readable", err.Error()).write(w)
 		return
 	}
-	if !q.given {
-		q.from = event.Position{Index: first}
-	}
 	slot := a.pages.holder()
 	defer slot.leave()
 	if !slot.enter(ctx) {
@@ -116,12 +113,7 @@ func (a *API) page(ctx context.Context, slot *slot, channelIndex uint64, q tailQ
 	next := q.from
 	for {
 		changed := a.deps.Machine.Changed()
-		body, at, err := a.collect(ctx, channelIndex, next, q.limit)
-		var gone *logread.GoneError
-		if errors.As(err, &gone) && !q.given && gone.First > at.Index {
-			next = event.Position{Index: gone.First} // the horizon rose since; whoever asks from the beginning does not mind
-			continue
-		}
+		body, at, err := a.collect(ctx, channelIndex, next, q)
 		if err != nil || len(body) > 0 || q.wait == 0 || ctx.Err() != nil {
 			return body, at, err
 		}
@@ -156,18 +148,26 @@ func (a *API) waitMore(ctx context.Context, slot *slot, changed <-chan struct{},
 }
 
 // collect makes one page of what is applied, within the bounds of one look; an empty one is no end.
-func (a *API) collect(ctx context.Context, channelIndex uint64, from event.Position, limit int) ([]byte, event.Position, error) {
+func (a *API) collect(ctx context.Context, channelIndex uint64, from event.Position, q tailQuery) ([]byte, event.Position, error) {
+	first, err := a.deps.Reader.First()
+	if err != nil {
+		return nil, from, err
+	}
 	applied, _ := a.deps.Machine.Applied()
-	to := applied
-	if applied > from.Index {
-		to = min(applied, from.Index+maxTailEntries)
+	to, limit := applied, q.limit
+	if begin := max(from.Index, first); applied > begin {
+		to = min(applied, begin+maxTailEntries)
+	}
+	scan := a.deps.Reader.Scan
+	if !q.given {
+		scan = a.deps.Reader.Resume // whoever asks from the beginning does not mind where that is
 	}
 	look, cancel := context.WithTimeout(ctx, maxTailLook)
 	defer cancel()
 	var body []byte
 	var failed error
 	full := event.Position{}
-	next, err := a.deps.Reader.Scan(look, channelIndex, from, to, func(it logread.Item) bool {
+	next, err := scan(look, channelIndex, from, to, func(it logread.Item) bool {
 		e, err := it.Batch.Event(it.I)
 		if err != nil {
 			failed = err

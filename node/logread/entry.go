@@ -7,6 +7,7 @@ import (
 
 	"penstock/event"
 	"penstock/fsm"
+	"penstock/fsm/command"
 )
 
 // What a cached entry costs beside its bytes, and each of its events beside its own.
@@ -20,9 +21,11 @@ type Entry struct {
 	Index uint64
 	// Stamp is the entry's time in Unix nanoseconds; 0 for an entry that carries no commands.
 	Stamp int64
-	// Commands are the raw commands, Batches those of them that carry events, in order.
+	// Commands are the raw commands, Batches those of them that commit events, in order.
 	Commands [][]byte
 	Batches  []*Batch
+	// carries are the events of other entries whose bytes lie here; whether they still count the state machine says.
+	carries []*carry
 
 	size int64
 }
@@ -37,6 +40,7 @@ type Batch struct {
 	*event.Batch
 
 	rejects *fsm.EntryRejects
+	spans   []command.Span // of carried events: where they were committed
 	decode  sync.Once
 	events  []event.Event
 	err     error
@@ -69,6 +73,12 @@ func (b *Batch) AcceptedCount() int {
 
 // Position is the position of the i-th event.
 func (b *Batch) Position(i int) event.Position {
+	for _, x := range b.spans {
+		if i < int(x.Count) {
+			return event.Position{Index: x.Index, Ordinal: x.Ordinal + uint32(i)}
+		}
+		i -= int(x.Count)
+	}
 	return event.Position{Index: b.Index, Ordinal: b.FirstOrdinal + uint32(i)}
 }
 

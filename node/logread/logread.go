@@ -2,7 +2,8 @@
 // batch and reject bitmap come together again, for tail, explain and the emitters alike.
 //
 // It owns a byte-bounded cache of decoded entries. It promises to show an event exactly when the state machine accepted
-// it, at the position where it was first committed, and never to read above what the state machine has applied.
+// it, once, at the position where it was first committed, whether its bytes lie there or were carried since (DESIGN 4.8), and
+// never to read above what the state machine has applied.
 // It writes nothing and knows nothing of channels' specs or of who asks.
 package logread
 
@@ -28,6 +29,11 @@ type State interface {
 	Applied() (index, term uint64)
 	Horizon() uint64
 	Rejects(index uint64) (fsm.EntryRejects, bool)
+	// Point is the greatest known point of the log at or below a sequence number of the channel.
+	Point(channelIndex, seq uint64) (fsm.Point, bool)
+	// Carried and CarriedAt are the first carried run that ends at or after a sequence number, or a position.
+	Carried(channelIndex, seq uint64) (fsm.CarriedRun, bool)
+	CarriedAt(channelIndex uint64, p event.Position) (fsm.CarriedRun, bool)
 }
 
 // GoneError says that the log no longer reaches down to the index that was asked for.
@@ -119,6 +125,11 @@ func (r *Reader) decode(raw *raft.Log) (*Entry, error) {
 		kind, body, err := command.Split(c)
 		if err != nil {
 			return nil, fmt.Errorf("command %d: %w", i, err)
+		}
+		if kind == command.KindCarry {
+			if err := e.addCarry(c, raw.Index); err != nil {
+				return nil, fmt.Errorf("command %d: %w", i, err)
+			}
 		}
 		if kind != command.KindBatch {
 			continue

@@ -16,10 +16,8 @@ type Item struct {
 // Position is where the event was first committed.
 func (it Item) Position() event.Position { return it.Batch.Position(it.I) }
 
-// Scan calls fn for each accepted event of the channel (by creation index) from a position up to and including the entry
-// at to, in order, until fn returns false. It returns the position to go on from, never one below from; when ctx ends that
-// is where it had come to. A position that is gone gives GoneError.
-func (r *Reader) Scan(ctx context.Context, channelIndex uint64, from event.Position, to uint64, fn func(Item) bool) (event.Position, error) {
+// scanLog is Scan over what lies where it was committed.
+func (r *Reader) scanLog(ctx context.Context, channelIndex uint64, from event.Position, to uint64, fn func(Item) bool) (event.Position, error) {
 	for index := from.Index; index <= to; index++ {
 		here := event.Position{Index: index}
 		if index == from.Index {

@@ -30,12 +30,9 @@ type source struct {
 		runs []fsm.Run
 		from uint64
 		// at is where the last run read began, so that the walk forward reads each entry once and not once per run.
-		at cursor
+		at fsm.Point
 	}
 }
-
-// cursor is a place in the log: entry Index begins with the channel's sequence number Seq.
-type cursor struct{ Index, Seq uint64 }
 
 // Next returns the next compaction with an unresolved delivery behind the sequence number after. It waits for one.
 func (s *source) Next(ctx context.Context, after uint64) (emit.Compaction, error) {
@@ -99,22 +96,12 @@ func (s *source) nextRun(after uint64) (fsm.Run, bool) {
 // materialize reads the run's events. The compaction's id comes from its first and last position, whatever is resolved of
 // it (I6).
 func (s *source) materialize(ctx context.Context, run fsm.Run) (emit.Compaction, error) {
-	at, err := s.seek(run.First)
-	if err != nil {
-		return emit.Compaction{}, err
-	}
 	c := emit.Compaction{First: run.First, Last: run.Last}
 	var first, last event.Position
 	reached := uint64(0)
 	applied, _ := s.machine.Applied()
-	begin, failed := at, error(nil)
-	err = s.reader.Walk(ctx, s.channelIndex, at.Index, at.Seq, applied, func(n logread.Numbered) bool {
-		if p := n.Position(); p.Index != begin.Index && n.Seq <= run.First {
-			begin = cursor{Index: p.Index, Seq: n.Seq}
-		}
-		if n.Seq < run.First {
-			return true
-		}
+	hint, failed := s.hint(), error(nil)
+	err := s.reader.Numbered(ctx, s.channelIndex, run.First, applied, &hint, func(n logread.Numbered) bool {
 		if n.Seq == run.First {
 			first = n.Position()
 		}
@@ -138,28 +125,20 @@ func (s *source) materialize(ctx context.Context, run fsm.Run) (emit.Compaction,
 	if first.IsZero() || reached != run.Last {
 		return c, fmt.Errorf("the log shows sequence numbers up to %d only", reached) // an id made of this would not be the id (I6)
 	}
-	s.remember(begin)
+	s.remember(hint)
 	c.ID = s.machine.CompactionID(s.channelIndex, s.emitterIndex, first, last)
 	c.Prior = s.prior(run.First)
 	return c, nil
 }
 
-// seek gives a place at or before the entry that holds seq: the one remembered when it is the nearer, else the sparse point.
-func (s *source) seek(seq uint64) (cursor, error) {
+// hint is where the last compaction read began.
+func (s *source) hint() fsm.Point {
 	s.mu.Lock()
-	at := s.mu.at
-	s.mu.Unlock()
-	p, ok := s.machine.Point(s.channelIndex, seq)
-	if !ok {
-		return cursor{}, fmt.Errorf("no point of the log at or before sequence number %d", seq)
-	}
-	if at.Index == 0 || at.Seq > seq || p.Seq > at.Seq {
-		return cursor{Index: p.Index, Seq: p.Seq}, nil
-	}
-	return at, nil
+	defer s.mu.Unlock()
+	return s.mu.at
 }
 
-func (s *source) remember(at cursor) {
+func (s *source) remember(at fsm.Point) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if at.Seq > s.mu.at.Seq {

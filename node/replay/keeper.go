@@ -100,7 +100,7 @@ func (k *Keeper) records(e fsm.EmitterInfo) iter.Seq2[dlq.Record, error] {
 	l := &letters{info: e, nodeID: k.NodeID, machine: k.Machine, reader: k.Reader, volume: k.Volume, log: k.Logger}
 	return func(yield func(dlq.Record, error) bool) {
 		l.each(func(d fsm.DeadLetter) bool {
-			ev, _, err := eventAt(k.Reader, d.Position)
+			ev, _, err := eventAt(k.Reader, d.ChannelIndex, d.Position)
 			if err != nil {
 				return yield(dlq.Record{}, err)
 			}

@@ -156,7 +156,7 @@ func (l *letters) Load(_ context.Context, list []emit.Letter) ([]emit.Delivery, 
 		if !ok {
 			return nil, fmt.Errorf("dead letter %s was resolved meanwhile", x.ID)
 		}
-		e, key, err := eventAt(l.reader, d.Position)
+		e, key, err := eventAt(l.reader, d.ChannelIndex, d.Position)
 		if err != nil {
 			return nil, fmt.Errorf("dead letter %s: %w", x.ID, err)
 		}
@@ -166,18 +166,13 @@ func (l *letters) Load(_ context.Context, list []emit.Letter) ([]emit.Delivery, 
 }
 
 // eventAt reads one event out of the log.
-func eventAt(r *logread.Reader, p event.Position) (event.Event, uint64, error) {
-	entry, err := r.Entry(p.Index)
+func eventAt(r *logread.Reader, channelIndex uint64, p event.Position) (event.Event, uint64, error) {
+	it, err := r.At(channelIndex, p)
 	if err != nil {
 		return event.Event{}, 0, err
 	}
-	for _, b := range entry.Batches {
-		if i := int(p.Ordinal) - int(b.FirstOrdinal); i >= 0 && i < b.Len() && b.Accepted(i) {
-			e, err := b.Event(i)
-			return e, b.Envelope(i).OrderKey, err
-		}
-	}
-	return event.Event{}, 0, fmt.Errorf("no event at %s", p)
+	e, err := it.Batch.Event(it.I)
+	return e, it.Batch.Envelope(it.I).OrderKey, err
 }
 
 // Claim implements emit.Letters.
