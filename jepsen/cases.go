@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,17 +34,11 @@ func casesCommand() *cobra.Command {
 				if len(args) > 0 && !inList(args, c.Name) {
 					continue
 				}
-				verdict, why := check.Pass, ""
-				switch err := c.Run(cmd.Context(), o, rounds, hold); {
-				case runner.Vacuous(err):
-					verdict, why = check.Invalid, err.Error()
-				case err != nil:
-					verdict, why = check.Fail, err.Error()
-				}
+				verdict, why := playCase(cmd, c.Name, o, rounds, hold)
 				if worst != check.Fail && verdict != check.Pass {
 					worst = verdict
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%-4s %s\n     %s %s\n", c.Name, c.What, verdict, why)
+				fmt.Fprintf(cmd.OutOrStdout(), "%-4s %s\n     %s %s\n", c.Name, c.What, verdict, strings.Join(why, ""))
 			}
 			if worst != check.Pass {
 				return verdictError{worst}

@@ -21,15 +21,22 @@ type scenario struct {
 	nodes   int
 	fs      string
 	tune    func(*runner.Options)
+	report  string // name of a case instead: rounds and hold scaled down
 }
+
+// Scaled form of the cases in the suite; `jepsen case` plays them whole.
+const (
+	caseRounds = 6
+	caseHold   = 30 * time.Second
+)
 
 // scenarios: long is each kind alone, then mixes on both file systems; short is one run per group.
 func scenarios(short bool, each, mixed time.Duration) []scenario {
 	if short {
 		return []scenario{
-			{"crash", []string{"kill", "kill-all", "pause", "restart", "power", "power-all", "power-fresh"}, 60 * time.Second, 3, "ext4", slow},
-			{"network", []string{"partition", "partition-oneway", "loss", "delay", "reset"}, 50 * time.Second, 3, "ext4", slow},
-			{"disk", []string{"fsync-slow", "fsync-fail", "dest-fail"}, 40 * time.Second, 3, "xfs", slow},
+			{"crash", []string{"kill", "kill-all", "pause", "restart", "power", "power-all", "power-fresh"}, 60 * time.Second, 3, "ext4", slow, ""},
+			{"network", []string{"partition", "partition-oneway", "loss", "delay", "reset"}, 50 * time.Second, 3, "ext4", slow, ""},
+			{"disk", []string{"fsync-slow", "fsync-fail", "dest-fail"}, 40 * time.Second, 3, "xfs", slow, ""},
 		}
 	}
 	var list []scenario
@@ -46,9 +53,13 @@ func scenarios(short bool, each, mixed time.Duration) []scenario {
 		}
 		list = append(list, s)
 	}
-	return append(list,
-		scenario{"mixed on ext4", []string{"mixed"}, mixed, 3, "ext4", nil},
-		scenario{"mixed on xfs, 5 nodes", []string{"mixed"}, mixed, 5, "xfs", nil})
+	list = append(list,
+		scenario{name: "mixed on ext4", nemesis: []string{"mixed"}, time: mixed, nodes: 3, fs: "ext4"},
+		scenario{name: "mixed on xfs, 5 nodes", nemesis: []string{"mixed"}, time: mixed, nodes: 5, fs: "xfs"})
+	for _, c := range runner.Cases() {
+		list = append(list, scenario{name: "case " + c.Name, time: each, nodes: 3, fs: "ext4", report: c.Name})
+	}
+	return list
 }
 
 // slow fits the machines of continuous integration: what must not be seen stays the same, what must come back may take twice
@@ -67,7 +78,7 @@ func suiteCommand() *cobra.Command {
 	var open, only []string
 	var again bool
 	cmd := &cobra.Command{
-		Use: "suite", Short: "each nemesis alone, then mixed: about 20 minutes; --short: about 5", Args: cobra.NoArgs,
+		Use: "suite", Short: "each nemesis alone, then mixed, then the cases: about 20 minutes; --short: about 5", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := ensureBinary(cmd, &o); err != nil {
 				return err
@@ -94,11 +105,11 @@ func suiteCommand() *cobra.Command {
 				if s.tune != nil {
 					s.tune(&one)
 				}
-				out := play(cmd, one)
+				out := s.play(cmd, one)
 				if again && out.Verdict == check.Invalid {
 					tell(cmd, out)
 					one.Seed, one.Out = one.Seed+1000, one.Out+"-again"
-					out = play(cmd, one)
+					out = s.play(cmd, one)
 					out.Again = true
 				}
 				out.Open = known.covers(s.name, out)
@@ -111,7 +122,7 @@ func suiteCommand() *cobra.Command {
 	runFlags(cmd, &o)
 	cmd.Flags().BoolVar(&short, "short", false, "the five-minute form")
 	cmd.Flags().DurationVar(&each, "each", 16*time.Second, "time with faults of each nemesis alone")
-	cmd.Flags().DurationVar(&mixed, "mixed", 150*time.Second, "time with faults of each mix")
+	cmd.Flags().DurationVar(&mixed, "mixed", 100*time.Second, "time with faults of each mix")
 	cmd.Flags().StringSliceVar(&open, "open", nil, "scenarios that are known to be open, with the checks that may fail: bitflip=liveness+logs; listed, but not counted")
 	cmd.Flags().BoolVar(&again, "again", true, "play a scenario that was INVALID once more, with another seed; a FAIL is never played again")
 	cmd.Flags().StringSliceVar(&only, "only", nil, "only these scenarios")
