@@ -17,7 +17,7 @@ import (
 //	+---------------------------------------------------------------------------------------------------+
 //	| count envelopes of 48 bytes                                                                       |
 //	+---------------------------------------------------------------------------------------------------+
-//	| payload, stored bytes: count events one behind the other, raw bytes; zstd if flags say so         |
+//	| payload, stored bytes: count events one behind the other, raw bytes; S2 if flags say so           |
 //	+---------------------------------------------------------------------------------------------------+
 //
 // An envelope:
@@ -34,9 +34,9 @@ const (
 	batchVersion   = 1
 	batchHeader    = 32
 	envelopeSize   = 48
-	flagZstd       = 1 << 0
+	flagS2         = 1 << 0
 	flagOffset     = 1 << 1
-	knownFlags     = flagZstd | flagOffset
+	knownFlags     = flagS2 | flagOffset
 	knownEventFlag = FlagServerID | FlagPoison
 )
 
@@ -83,50 +83,44 @@ type Envelope struct {
 }
 
 // EncodeBatch appends the batch of the events. poison, if not nil, says for each event whether it is poison. The payload
-// is compressed here, once; stored as it is when that does not save a sixteenth.
+// is compressed here, once; stored as it is when that does not save a sixteenth. dst grows once, to the size of the whole.
 func EncodeBatch(dst []byte, hdr BatchHeader, key HashKey, events []Event, poison []bool) ([]byte, error) {
 	if poison != nil && len(poison) != len(events) {
 		return nil, fmt.Errorf("encode batch: %d events, %d poison marks", len(events), len(poison))
 	}
-	start := len(dst)
-	dst = append(dst, make([]byte, batchHeader)...)
-	var flags byte
-	if hdr.Offset != nil {
-		flags |= flagOffset
-		var err error
-		if dst, err = appendOffset(dst, hdr.Offset); err != nil {
-			return nil, fmt.Errorf("encode batch: %w", err)
-		}
-	}
-	size := 0
+	size, flags, offset := 0, byte(0), []byte(nil)
 	for i := range events {
 		if size += recordBound(&events[i]); size > MaxPayloadBytes {
 			return nil, tooLarge(MaxPayloadBytes, "the events with their attributes are larger than the limit of %d bytes", MaxPayloadBytes)
 		}
 	}
-	buffer := payloadPool.Get().(*[]byte)
-	defer putPayload(buffer)
-	payload := slices.Grow((*buffer)[:0], size)
-	*buffer = payload
-	dst = slices.Grow(dst, len(events)*envelopeSize)
+	if hdr.Offset != nil {
+		flags |= flagOffset
+		var err error
+		if offset, err = appendOffset(nil, hdr.Offset); err != nil {
+			return nil, fmt.Errorf("encode batch: %w", err)
+		}
+	}
+	envelopes, payload, scratch := getBuffer(len(events)*envelopeSize), getBuffer(size), getBuffer(0)
+	defer func() { putBuffer(envelopes); putBuffer(payload); putBuffer(scratch) }()
 	for i := range events {
-		e := &events[i]
-		before := len(payload)
-		payload = appendEvent(payload, e)
-		dst = appendEnvelope(dst, envelopeOf(hdr.ChannelIndex, key, e, poison != nil && poison[i], len(payload)-before))
+		e, before := &events[i], len(payload.b)
+		payload.b = appendEvent(payload.b, e)
+		envelopes.b = appendEnvelope(envelopes.b, envelopeOf(hdr.ChannelIndex, key, e, poison != nil && poison[i], len(payload.b)-before))
 	}
-	stored, compressed := compress(dst, payload)
+	stored, compressed := compress(scratch, payload.b)
 	if compressed {
-		flags |= flagZstd
+		flags |= flagS2
 	}
-	head := stored[start:]
-	head[0], head[1] = batchVersion, flags
-	binary.LittleEndian.PutUint32(head[4:], uint32(len(events)))
-	binary.LittleEndian.PutUint64(head[8:], hdr.ChannelIndex)
-	binary.LittleEndian.PutUint64(head[16:], hdr.SpecVersion)
-	binary.LittleEndian.PutUint32(head[24:], uint32(len(stored)-len(dst)))
-	binary.LittleEndian.PutUint32(head[28:], uint32(len(payload)))
-	return stored, nil
+	dst = slices.Grow(dst, batchHeader+len(offset)+len(envelopes.b)+len(stored))
+	dst = append(dst, batchVersion, flags, 0, 0)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(events)))
+	dst = binary.LittleEndian.AppendUint64(dst, hdr.ChannelIndex)
+	dst = binary.LittleEndian.AppendUint64(dst, hdr.SpecVersion)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(stored)))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(payload.b)))
+	dst = append(append(dst, offset...), envelopes.b...)
+	return append(dst, stored...), nil
 }
 
 func envelopeOf(channelIndex uint64, key HashKey, e *Event, poison bool, length int) Envelope {

@@ -54,7 +54,7 @@ func DecodeBatch(b []byte) (*Batch, error) {
 	raw := uint64(binary.LittleEndian.Uint32(b[28:]))
 	out := &Batch{
 		hdr: BatchHeader{ChannelIndex: binary.LittleEndian.Uint64(b[8:]), SpecVersion: binary.LittleEndian.Uint64(b[16:])},
-		raw: int(raw), compressed: flags&flagZstd != 0,
+		raw: int(raw), compressed: flags&flagS2 != 0,
 	}
 	rest := b[batchHeader:]
 	if flags&flagOffset != 0 {

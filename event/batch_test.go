@@ -148,26 +148,26 @@ func TestBatchFormatV1(t *testing.T) {
 	hdr, events, poison := goldenEvents()
 	large := events[0]
 	large.Data = []byte(`["` + strings.Repeat("compressible ", 400) + `"]`)
-	for name, list := range map[string][]Event{"batch-raw": events[1:3], "batch-zstd": append(slices.Clone(events), large), "batch-empty": {}} {
+	for name, list := range map[string][]Event{"batch-raw": events[1:3], "batch-s2": append(slices.Clone(events), large), "batch-empty": {}} {
 		marks := poison
 		switch name {
 		case "batch-raw":
 			marks = poison[1:3]
-		case "batch-zstd":
+		case "batch-s2":
 			marks = append(slices.Clone(poison), false)
 		case "batch-empty":
 			marks = nil
 		}
 		encoded, err := EncodeBatch(nil, hdr, testKey, list, marks)
 		require.NoError(t, err)
-		require.Equal(t, name == "batch-zstd", encoded[1]&flagZstd != 0, name)
+		require.Equal(t, name == "batch-s2", encoded[1]&flagS2 != 0, name)
 		path := filepath.Join("testdata", "format", "v1", name+".hex")
 		if *update {
 			require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 			require.NoError(t, os.WriteFile(path, []byte(hex.Dump(encoded)), 0o644))
 		}
 		golden := readDump(t, path)
-		if name != "batch-zstd" {
+		if name != "batch-s2" {
 			require.Equal(t, golden, encoded, name)
 		}
 		b, err := DecodeBatch(golden)
@@ -244,7 +244,7 @@ func TestIncompressiblePayloadsAreStoredRaw(t *testing.T) {
 	for name, data := range map[string][]byte{"noise": noise, "zeros": make([]byte, 10_000), "tiny": []byte("aaaa")} {
 		out, err := EncodeBatch(nil, BatchHeader{}, testKey, []Event{{ID: "1", Data: data, DataKind: DataBinary}}, nil)
 		require.NoError(t, err)
-		require.Equal(t, name == "zeros", out[1]&flagZstd != 0, name)
+		require.Equal(t, name == "zeros", out[1]&flagS2 != 0, name)
 		b, err := DecodeBatch(out)
 		require.NoError(t, err)
 		back, err := b.Events()
@@ -298,7 +298,7 @@ func TestHostileLengthsAllocateNothing(t *testing.T) {
 		_, err := DecodeBatch(bad)
 		require.ErrorIs(t, err, ErrNotBatch)
 	}
-	bad := bytes.Clone(good) // a payload said to be large, in header and envelope alike: zstd's own header disagrees
+	bad := bytes.Clone(good) // a payload said to be large, in header and envelope alike: what S2 says of itself disagrees
 	binary.LittleEndian.PutUint32(bad[28:], MaxPayloadBytes)
 	binary.LittleEndian.PutUint32(bad[batchHeader+40:], MaxPayloadBytes)
 	b, err := DecodeBatch(bad)

@@ -158,11 +158,12 @@ func (a *API) commit(ctx context.Context, ch fsm.ChannelInfo, offset *event.Offs
 	if !ok {
 		return none, newProblem(http.StatusServiceUnavailable, kindNoLeader, "not ready", "the cluster has not been initialized yet").notCommitted()
 	}
-	body, err := event.EncodeBatch(nil, event.BatchHeader{ChannelIndex: ch.Index, SpecVersion: ch.Version, Offset: offset}, key, events, poison)
+	// The batch is encoded right behind the head of its command: its payload may be megabytes.
+	propose, err := event.EncodeBatch(command.EncodeBatch(nil), event.BatchHeader{ChannelIndex: ch.Index, SpecVersion: ch.Version, Offset: offset}, key, events, poison)
 	if err != nil {
 		return none, eventProblem(err)
 	}
-	answer, err := a.deps.Cluster.Propose(ctx, command.EncodeBatch(body))
+	answer, err := a.deps.Cluster.Propose(ctx, propose)
 	if err != nil {
 		return none, a.proposeProblem(err, len(events))
 	}
