@@ -100,7 +100,8 @@ func (a *app) root() *cobra.Command {
 	}
 	group(root)
 	root.AddCommand(a.devCommand(), a.serverCommand(), a.channelCommand(), a.sendCommand(), a.tailCommand(), a.ledgerCommand(),
-		a.explainCommand(), a.dlqCommand(), a.auditCommand(), a.emitterCommand(), a.clusterCommand(), a.healthCommand(), a.configCommand(), a.walCommand(), a.versionCommand())
+		a.explainCommand(), a.dlqCommand(), a.auditCommand(), a.emitterCommand(), a.clusterCommand(), a.healthCommand(), a.configCommand(), a.walCommand(),
+		a.benchCommand(), a.versionCommand())
 	return root
 }
 
