@@ -10,7 +10,7 @@ import (
 	"penstock/fsm/internal/wire"
 )
 
-// MaxCarriedSpans bounds what the state machine remembers of carried events, about 32 bytes a span. Beyond it nothing more is
+// MaxCarriedSpans bounds what the state machine remembers of carried events, about 24 bytes a span and 300 a run. Beyond it nothing more is
 // carried, and the floor waits for deliveries alone.
 const MaxCarriedSpans = 1 << 20
 
@@ -29,7 +29,6 @@ type carriedRun struct {
 	count    uint64
 	spans    []command.Span
 	location uint64 // entry of the carry command
-	stamp    int64  // of the entry that committed them
 	bytes    uint64 // uncompressed
 	row      string
 }
@@ -56,7 +55,7 @@ func (r *carriedRun) part(lo, hi uint64) (spans []command.Span) {
 		end := at + uint64(x.Count) - 1
 		if from, to := max(at, lo), min(end, hi); from <= to {
 			spans = append(spans, command.Span{
-				Position: event.Position{Index: x.Index, Ordinal: x.Ordinal + uint32(from-at)}, Count: uint32(to - from + 1),
+				Position: event.Position{Index: x.Index, Ordinal: x.Ordinal + uint32(from-at)}, Count: uint32(to - from + 1), Stamp: x.Stamp,
 			})
 		}
 		at = end + 1
@@ -147,7 +146,7 @@ func (s *state) applyCarry(at *entryState, c command.Carry) command.PlainResult 
 		s.keepPart(ch, old, last+1, old.last())
 	}
 	s.addCarried(ch, &carriedRun{
-		first: c.First, count: n, spans: slices.Clone(c.Spans), location: at.index, stamp: c.Stamp, bytes: uint64(b.PayloadBytes()),
+		first: c.First, count: n, spans: slices.Clone(c.Spans), location: at.index, bytes: uint64(b.PayloadBytes()),
 	})
 	s.weight += int64(len(c.Spans)) * 32
 	for _, e := range ch.emitters {
@@ -156,22 +155,17 @@ func (s *state) applyCarry(at *entryState, c command.Carry) command.PlainResult 
 	return command.PlainResult{Status: command.OK}
 }
 
-// lies tells whether the bytes of all events of a carry lie in the entry that it names, and gives the run that they are a part
-// of if they were carried before.
+// lies tells whether the bytes of all events of a carry lie where it says, and gives the run that they are a part of if they
+// were carried before.
 func (c *channel) lies(x *command.Carry, last uint64) (old *carriedRun, ok bool) {
 	i := c.carried.from(x.First)
 	if i < len(c.carried.runs) && c.carried.runs[i].first <= last { // some were carried before: all must have been, together
 		old = c.carried.runs[i]
 		return old, old.first <= x.First && last <= old.last() && old.location == x.Old && slices.Equal(old.part(x.First, last), x.Spans)
 	}
-	for _, p := range x.Spans {
-		if p.Index != x.Old {
-			return nil, false
-		}
-	}
 	before := i == 0 || lastOf(c.carried.runs[i-1].spans).Compare(x.Spans[0].Position) < 0
 	after := i == len(c.carried.runs) || lastOf(x.Spans).Compare(c.carried.runs[i].spans[0].Position) < 0
-	return nil, before && after
+	return nil, x.Old == 0 && before && after
 }
 
 // keepPart keeps lo..hi of a run that was taken apart, if somebody needs it.
@@ -181,7 +175,7 @@ func (s *state) keepPart(c *channel, r *carriedRun, lo, hi uint64) {
 	}
 	n := hi - lo + 1
 	s.addCarried(c, &carriedRun{
-		first: lo, count: n, spans: r.part(lo, hi), location: r.location, stamp: r.stamp, bytes: r.bytes * n / r.count,
+		first: lo, count: n, spans: r.part(lo, hi), location: r.location, bytes: r.bytes * n / r.count,
 	})
 }
 
@@ -282,12 +276,12 @@ func (c *channel) appendCarried(dst []byte, first uint64) ([]byte, bool) {
 		return dst, false
 	}
 	r := c.carried.runs[i]
-	dst = wire.AppendUint(wire.AppendInt(wire.AppendUint(dst, r.location), r.stamp), r.bytes)
+	dst = wire.AppendUint(wire.AppendUint(dst, r.location), r.bytes)
 	return command.AppendSpans(dst, r.spans), true
 }
 
 func (s *state) readCarried(c *channel, row string, first uint64, in *wire.Reader) {
-	r := &carriedRun{first: first, row: row, location: in.Uint(), stamp: in.Int(), bytes: in.Uint(), spans: command.ReadSpans(in)}
+	r := &carriedRun{first: first, row: row, location: in.Uint(), bytes: in.Uint(), spans: command.ReadSpans(in)}
 	if r.count = command.CountSpans(r.spans); in.Err() != nil || r.count == 0 {
 		in.Fail("no carried events")
 		return

@@ -15,9 +15,9 @@ import (
 // carryOf is a carry of the events first..last of a channel, all of which lie in one entry.
 func (r *rig) carryOf(channel string, first, last, old uint64, at []event.Position) command.Carry {
 	c, _ := r.m.Channel(channel)
-	x := command.Carry{ChannelIndex: c.Index, First: first, Old: old, Stamp: r.stamp}
+	x := command.Carry{ChannelIndex: c.Index, First: first, Old: old}
 	for seq := first; seq <= last; seq++ {
-		x.Spans = append(x.Spans, command.Span{Position: at[seq-1], Count: 1})
+		x.Spans = append(x.Spans, command.Span{Position: at[seq-1], Count: 1, Stamp: r.stamp})
 	}
 	x.Body = batchOf(r.t, c.Index, c.Version, nil, make([]string, last-first+1)...).Body
 	return x
@@ -50,10 +50,10 @@ func TestTheFloorGoesToWhereTheBytesWereCarried(t *testing.T) {
 	r, e, at := carryRig(t)
 	require.Equal(t, at[0].Index, r.m.Floor())
 	require.Equal(t, []Needed{{ChannelIndex: e.ChannelIndex, First: 1, Last: 4}}, r.m.NeededBelow(r.index+1, 10))
-	require.Equal(t, command.OK, r.carry(r.carryOf("c", 1, 2, at[0].Index, at)))
+	require.Equal(t, command.OK, r.carry(r.carryOf("c", 1, 2, 0, at)))
 	first := r.index
 	require.Equal(t, at[0].Index, r.m.Floor(), "the second entry is still needed, and this is the last point before it")
-	require.Equal(t, command.OK, r.carry(r.carryOf("c", 3, 4, at[2].Index, at)))
+	require.Equal(t, command.OK, r.carry(r.carryOf("c", 3, 4, 0, at)))
 	require.Equal(t, first, r.m.Floor())
 	require.Len(t, r.m.NeededBelow(first, 10), 0)
 	require.Len(t, r.m.NeededBelow(r.index, 10), 1)
@@ -74,17 +74,18 @@ func TestTheFloorGoesToWhereTheBytesWereCarried(t *testing.T) {
 
 func TestACarryOfWhatLiesElsewhereOrNobodyNeedsIsIgnored(t *testing.T) {
 	r, e, at := carryRig(t)
-	require.Equal(t, command.NotNeeded, r.carry(r.carryOf("c", 1, 2, at[0].Index+1, at)), "another old location")
-	require.Equal(t, command.NotNeeded, r.carry(r.carryOf("c", 1, 3, at[0].Index, at)), "two entries at once")
-	require.Equal(t, command.OK, r.carry(r.carryOf("c", 1, 2, at[0].Index, at)))
+	require.Equal(t, command.NotNeeded, r.carry(r.carryOf("c", 1, 2, at[0].Index, at)), "it was not carried before")
+	require.Equal(t, command.OK, r.carry(r.carryOf("c", 1, 2, 0, at)))
 	carried := r.index
-	require.Equal(t, command.NotNeeded, r.carry(r.carryOf("c", 1, 2, at[0].Index, at)), "the same again, of another leader")
+	require.Equal(t, command.NotNeeded, r.carry(r.carryOf("c", 1, 2, 0, at)), "the same again, of another leader")
+	require.Equal(t, command.NotNeeded, r.carry(r.carryOf("c", 1, 3, carried, at)), "one of them lies elsewhere")
+	require.Equal(t, command.NotNeeded, r.carry(r.carryOf("c", 2, 3, 0, at)), "one of them lies elsewhere")
 	wrong := r.carryOf("c", 1, 2, carried, at)
 	wrong.Spans[1].Ordinal = 7
 	require.Equal(t, command.NotNeeded, r.carry(wrong), "other positions")
-	require.Equal(t, command.Malformed, r.carry(r.carryOf("other", 1, 1, at[0].Index, at)), "of events that were never accepted")
+	require.Equal(t, command.Malformed, r.carry(r.carryOf("other", 1, 1, 0, at)), "of events that were never accepted")
 	require.Equal(t, command.OK, r.report(e, command.Outcome{First: 1, Last: 4, Kind: command.Delivered}))
-	require.Equal(t, command.NotNeeded, r.carry(r.carryOf("c", 3, 4, at[2].Index, at)))
+	require.Equal(t, command.NotNeeded, r.carry(r.carryOf("c", 3, 4, 0, at)))
 	require.Zero(t, r.m.CarriedTotal())
 	require.Equal(t, r.index+1, r.m.Floor())
 }
@@ -96,7 +97,7 @@ func TestAPartlyResolvedCompactionIsNeededWhole(t *testing.T) {
 		command.Outcome{First: 1, Last: 1, Kind: command.Delivered}, command.Outcome{First: 3, Last: 4, Kind: command.Delivered}))
 	require.Equal(t, at[0].Index, r.m.Floor())
 	require.Equal(t, []Needed{{ChannelIndex: e.ChannelIndex, First: 1, Last: 2}}, r.m.NeededBelow(r.index+1, 10))
-	require.Equal(t, command.OK, r.carry(r.carryOf("c", 1, 2, at[0].Index, at)))
+	require.Equal(t, command.OK, r.carry(r.carryOf("c", 1, 2, 0, at)))
 	require.Equal(t, r.index, r.m.Floor())
 	// A dead letter needs its event and no other.
 	require.Equal(t, command.OK, r.report(e, command.Outcome{First: 2, Last: 2, Kind: command.Dead, Positions: at[1:2]}))
@@ -116,7 +117,7 @@ func TestWhatIsCarriedStaysUntilTheLastEmitterHasItAndGoesWithIt(t *testing.T) {
 	r.put(c)
 	a := r.own(r.emitter("c", 0))
 	at := positions(r.send("c", "", "").Index, 0, 2)
-	require.Equal(t, command.OK, r.carry(r.carryOf("c", 1, 2, at[0].Index, at)))
+	require.Equal(t, command.OK, r.carry(r.carryOf("c", 1, 2, 0, at)))
 	require.Equal(t, command.OK, r.report(a, command.Outcome{First: 1, Last: 2, Kind: command.Delivered}))
 	require.EqualValues(t, 2, r.m.CarriedTotal().Events, "b gathers them")
 	require.Equal(t, r.index-1, r.m.Floor())
@@ -154,7 +155,7 @@ func TestGoldenSnapshotWithCarriedEventsRestoresForEver(t *testing.T) {
 	b, err := os.ReadFile(path)
 	if os.IsNotExist(err) && *update {
 		r, _, at := carryRig(t)
-		require.Equal(t, command.OK, r.carry(r.carryOf("c", 1, 2, at[0].Index, at)))
+		require.Equal(t, command.OK, r.carry(r.carryOf("c", 1, 3, 0, at)))
 		b = snapshotOf(t, r.m)
 		err = os.WriteFile(path, b, 0o644)
 	}
@@ -165,8 +166,10 @@ func TestGoldenSnapshotWithCarriedEventsRestoresForEver(t *testing.T) {
 	require.True(t, ok)
 	got, ok := m.Carried(c.Index, 1)
 	require.True(t, ok)
-	require.Equal(t, CarriedRun{First: 1, Last: 2, Location: 6, Stamp: 1_000 * second, Spans: []command.Span{
-		{Position: event.Position{Index: 4}, Count: 1}, {Position: event.Position{Index: 4, Ordinal: 1}, Count: 1},
+	require.Equal(t, CarriedRun{First: 1, Last: 3, Location: 6, Spans: []command.Span{
+		{Position: event.Position{Index: 4}, Count: 1, Stamp: 1_000 * second},
+		{Position: event.Position{Index: 4, Ordinal: 1}, Count: 1, Stamp: 1_000 * second},
+		{Position: event.Position{Index: 5}, Count: 1, Stamp: 1_000 * second},
 	}}, got)
 	require.EqualValues(t, 4, m.Floor())
 	require.Equal(t, b, snapshotOf(t, m), "written again it is the same, byte for byte")

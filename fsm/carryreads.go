@@ -12,7 +12,6 @@ import (
 type CarriedRun struct {
 	First, Last uint64 // sequence numbers
 	Location    uint64 // entry of the carry command
-	Stamp       int64  // of the entry that committed them
 	Spans       []command.Span
 }
 
@@ -44,7 +43,7 @@ func (r *CarriedRun) SeqAt(p event.Position) (uint64, bool) {
 }
 
 func (r *carriedRun) info() CarriedRun { // the spans are never written again
-	return CarriedRun{First: r.first, Last: r.last(), Location: r.location, Stamp: r.stamp, Spans: r.spans}
+	return CarriedRun{First: r.first, Last: r.last(), Location: r.location, Spans: r.spans}
 }
 
 // Carried is the first carried run of a channel that ends at or after a sequence number. Its spans must not be written to.

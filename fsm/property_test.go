@@ -246,10 +246,10 @@ func (d *driver) carry() command.Command {
 	mc := d.model.channels[x.ChannelIndex]
 	first := x.First + uint64(d.n(0, int(x.Last-x.First), "from"))
 	last := first
-	for most := uint64(d.n(0, 20, "more")); last < x.Last && last-first < most && mc.lies(last+1) == mc.lies(first); {
+	for most := uint64(d.n(0, 20, "more")); last < x.Last && last-first < most && mc.location[last+1] == mc.location[first]; {
 		last++
 	}
-	c := command.Carry{ChannelIndex: x.ChannelIndex, First: first, Old: mc.lies(first) + uint64(d.n(0, 9, "wrong")/9), Stamp: 7}
+	c := command.Carry{ChannelIndex: x.ChannelIndex, First: first, Old: mc.location[first] + uint64(d.n(0, 9, "wrong")/9)}
 	for seq := first; seq <= last; seq++ {
 		p := mc.accepted[seq-1]
 		if n := len(c.Spans); n > 0 && c.Spans[n-1].Index == p.Index && c.Spans[n-1].Ordinal+c.Spans[n-1].Count == p.Ordinal {
@@ -271,7 +271,7 @@ func (d *driver) learnCarry(c command.Carry, result []byte) {
 		return
 	}
 	for i := range command.CountSpans(c.Spans) {
-		require.Equal(d, mc.lies(c.First+i), c.Old, "carried from where it did not lie")
+		require.Equal(d, mc.location[c.First+i], c.Old, "carried from where it did not lie")
 		mc.location[c.First+i] = d.rig.index
 	}
 }

@@ -48,7 +48,8 @@ import (
 //	19  claims       channel, emitter, seq        id [16], scheduled b, stamp z
 //	20  settled      chunk                        count n, { channel n, emitter n, seq n, index n, ordinal n, outcome kind 1,
 //	                                              stamp z }
-//	21  carried      channel, first seq           location n, stamp z, bytes n, count n, { index difference n, ordinal n, count n }
+//	21  carried      channel, first seq           location n, bytes n, count n, { index difference n, ordinal n, count n,
+//	                                              stamp difference z }
 //	22  held         channel, emitter             seq n
 const (
 	tableMeta        table = 1

@@ -20,7 +20,7 @@ import (
 //	tick            | |
 //	assign          | count n | { channel n | emitter n | node s | if_epoch n } ... |
 //	outcomes        | channel n | emitter n | epoch n | node s | count n | outcome ... |        see outcome.go
-//	carry           | channel n | first n | old n | stamp z | spans | event batch s |     see carry.go
+//	carry           | channel n | first n | old n | spans | event batch s |     see carry.go
 //	audit-intent    | id [16] | actor s | action s | reason s | request id s | count n | { target s } ... |
 //	audit-outcome   | id [16] | result s | detail s |
 //	feature         | level n |

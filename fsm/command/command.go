@@ -58,14 +58,13 @@ type Outcomes struct {
 }
 
 // Carry appends old needed events again so that the log behind them can go (DESIGN 4.8): the events of one channel with the
-// sequence numbers from First on, without gaps, all of which lie in one entry now. It changes where their bytes are, and
-// nothing else: not their positions, ids, order, nor what becomes of them.
+// sequence numbers from First on, without gaps. It changes where their bytes are, and nothing else: not their positions, ids,
+// order, nor what becomes of them.
 type Carry struct {
 	ChannelIndex uint64
 	First        uint64 // sequence number
-	Old          uint64 // entry that holds their bytes; the command is ignored if that is no longer so
-	Stamp        int64  // of the entry that committed them first
-	Spans        []Span // where they were committed first
+	Old          uint64 // entry of the carry that holds their bytes, 0: where they were committed; ignored if that is no longer so
+	Spans        []Span // where they were committed
 	Body         []byte // an event batch of just these events
 }
 
@@ -73,6 +72,7 @@ type Carry struct {
 type Span struct {
 	event.Position
 	Count uint32
+	Stamp int64 // of the entry
 }
 
 // CountSpans is the number of events in spans.

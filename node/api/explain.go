@@ -117,7 +117,7 @@ func (a *API) read(f *found) error {
 		return err
 	}
 	f.event, err = it.Batch.Event(it.I)
-	f.stamp, f.readable = it.Batch.Stamp, err == nil
+	f.stamp, f.readable = it.Batch.StampOf(it.I), err == nil
 	return err
 }
 
@@ -204,7 +204,7 @@ func (a *API) scanCarried(ctx context.Context, tips map[uint64]*tip, out []found
 			err := a.deps.Reader.Numbered(ctx, t.channel.Index, run.First, run.Location, nil, func(n logread.Numbered) bool {
 				ev, err := n.Batch.Event(n.I)
 				if err == nil && ev.ID == id && (source == "" || ev.Source == source) && n.Position().Index < first {
-					out = append(out, found{channel: t.channel, pos: n.Position(), seq: n.Seq, stamp: n.Batch.Stamp, event: ev, readable: true})
+					out = append(out, found{channel: t.channel, pos: n.Position(), seq: n.Seq, stamp: n.Batch.StampOf(n.I), event: ev, readable: true})
 				}
 				return n.Seq < run.Last
 			})

@@ -29,7 +29,7 @@ func (e *Entry) addCarry(raw []byte, index uint64) error {
 	if err != nil || uint64(b.Len()) != command.CountSpans(x.Spans) {
 		return nil
 	}
-	e.carries = append(e.carries, &carry{x.ChannelIndex, x.First, &Batch{Index: index, Stamp: x.Stamp, Batch: b, spans: x.Spans}})
+	e.carries = append(e.carries, &carry{x.ChannelIndex, x.First, &Batch{Index: index, Batch: b, spans: x.Spans}})
 	e.size += 2*int64(b.PayloadBytes()) + int64(b.Len())*eventOverhead
 	return nil
 }

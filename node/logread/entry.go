@@ -82,6 +82,17 @@ func (b *Batch) Position(i int) event.Position {
 	return event.Position{Index: b.Index, Ordinal: b.FirstOrdinal + uint32(i)}
 }
 
+// StampOf is when the i-th event was committed, in Unix nanoseconds.
+func (b *Batch) StampOf(i int) int64 {
+	for _, x := range b.spans {
+		if i < int(x.Count) {
+			return x.Stamp
+		}
+		i -= int(x.Count)
+	}
+	return b.Stamp
+}
+
 // Event is the i-th event. The first call decompresses the batch; the result is shared and must not be changed.
 func (b *Batch) Event(i int) (event.Event, error) {
 	b.decode.Do(func() { b.events, b.err = b.Events() })
