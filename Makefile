@@ -1,4 +1,5 @@
-# Targets: build test check demo bench soak jepsen jepsen-short jepsen-mutants image. Each installs what it needs beyond Go, from Debian's packages.
+# Targets: build test check demo bench soak jepsen jepsen-short jepsen-mutants image up down. Each installs what it needs
+# beyond Go, from Debian's packages; a container engine it only asks for.
 
 GO       ?= go
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -76,7 +77,39 @@ jepsen-mutants: jepsen-deps
 jepsen-chaos: build jepsen-deps
 	$(GO) run ./jepsen run --binary bin/penstock --nemesis none --chaos --time 10m --min-faults 20 $(ARGS)
 
-bench soak image:
+# The container image. Works with docker's classic builder and with BuildKit; pulls nothing. TREE is its file tree, made anew.
+IMAGE  ?= penstock
+BINARY ?= bin/penstock
+TREE   ?= bin/image
+CA_CERTIFICATES := /etc/ssl/certs/ca-certificates.crt
+
+image: build image-of-binary
+
+image-of-binary:
+	@command -v docker >/dev/null || { echo "make $@ needs a container engine, e.g. apt-get install docker.io"; exit 1; }
+	@[ -r $(CA_CERTIFICATES) ] || { apt-get update -q && apt-get install -qy --no-install-recommends ca-certificates; }
+	rm -rf $(TREE)
+	install -d -m 0755 $(TREE)/var/lib/penstock $(TREE)/var/lib/penstock-dlq
+	install -D -m 0755 $(BINARY) $(TREE)/usr/local/bin/penstock
+	install -D -m 0644 $(CA_CERTIFICATES) $(TREE)$(CA_CERTIFICATES)
+	docker build --build-arg TREE=$(TREE) --build-arg VERSION=$(VERSION) -t $(IMAGE):latest -t $(IMAGE):$(VERSION) .
+
+# The three nodes of docker-compose.yml, with Compose v2 where it is installed, else v1.
+COMPOSE ?= $(shell if docker compose version >/dev/null 2>&1; then echo docker compose; else echo docker-compose; fi)
+NODES   := 127.0.0.1:$(or $(PENSTOCK_PORT_N1),7070),127.0.0.1:$(or $(PENSTOCK_PORT_N2),7080),127.0.0.1:$(or $(PENSTOCK_PORT_N3),7090)
+
+compose-installed:
+	@command -v $(firstword $(COMPOSE)) >/dev/null || { echo "this needs Docker Compose, e.g. apt-get install docker-compose"; exit 1; }
+
+up: compose-installed image
+	PENSTOCK_IMAGE=$(IMAGE):latest $(COMPOSE) up -d
+	bin/penstock health --ready --wait 2m --addr $(NODES)
+
+# The volumes stay; "$(COMPOSE) down -v" removes them, and with them everything that was acknowledged.
+down: compose-installed
+	$(COMPOSE) --profile metrics down
+
+bench soak:
 	@echo "make $@: not built yet"; exit 1
 
 clean:
