@@ -8,6 +8,7 @@ package check
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	"penstock/jepsen/client"
@@ -147,7 +148,10 @@ type Verdict struct {
 // Judge runs every check. A violation outweighs a lack of evidence: what was seen to be wrong stays wrong.
 func Judge(in Input) Verdict {
 	known := gather(in.Ops)
-	known.trimmed = in.Expect.Trimmed
+	if known.horizon = oracle.Horizon(in.Logs); in.Expect.Trimmed {
+		known.horizon = math.MaxUint64 // it moves with the log
+	}
+	known.trimmed = known.horizon > 0
 	checks := []func(Input, *facts) *Result{
 		checkSet, checkPositions, checkDivergence, checkWriterOrder, checkOffsets, checkLinearizable,
 		checkDeliveries, checkKeyOrder, checkIDs, checkFencing, checkLedger, checkDeadLetters, checkFiles, checkLogs, checkStateHashes,

@@ -2,6 +2,7 @@ package check
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -337,6 +338,35 @@ func TestWhatIsOutOfReachIsLeftOutAndSaysSo(t *testing.T) {
 	for _, name := range []string{"fencing", "dead letters", "files", "logs"} {
 		require.Equal(t, LeftOut, left[name], name)
 	}
+}
+
+func TestWhatIsGoneForLackOfSpaceMustHaveBeenDelivered(t *testing.T) {
+	yielded := func(horizon uint64) Input {
+		in := good()
+		for _, node := range []string{"n1", "n2"} {
+			in.final(node, "orders", func(s []history.Seen) []history.Seen { return s[2:] }) // 4.0 and 5.0 are not readable any more
+			l := *in.Logs[node]
+			l.Entries = append(slices.Clone(l.Entries), oracle.Entry{Index: 17, Commands: []oracle.Command{{Yield: horizon}}})
+			in.Logs[node] = &l
+		}
+		return in
+	}
+	in := yielded(6)
+	require.Equal(t, Pass, checkSetOf(in).Status, checkSetOf(in).Violations)
+	require.Equal(t, Fail, checkSetOf(yielded(5)).Status, "5.0 is not below the horizon")
+
+	in.Attempts = in.Attempts[2:] // the first event reached no destination
+	require.Equal(t, Fail, checkSetOf(in).Status)
+}
+
+// checkSetOf is the set check as Judge does it.
+func checkSetOf(in Input) Result {
+	for _, c := range Judge(in).Checks {
+		if c.Name == "set" {
+			return c
+		}
+	}
+	return Result{}
 }
 
 func TestAViolationOutweighsALackOfEvidence(t *testing.T) {

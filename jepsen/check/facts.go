@@ -29,7 +29,9 @@ type facts struct {
 	ops   []history.Op
 	pairs map[opKey]pair
 
+	// trimmed: what was resolved may be gone from below the horizon.
 	trimmed bool
+	horizon uint64
 }
 
 type opKey struct {

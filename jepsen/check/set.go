@@ -49,12 +49,10 @@ func checkSetOn(r *Result, f *facts, channel, node string, seen []history.Seen) 
 		}
 		checkExpected(r, f, k, s, node)
 	}
-	if f.trimmed {
-		return
-	}
 	var lost []key
 	for k, e := range f.fates {
-		if k.channel == channel && e.ok > 0 {
+		index, _ := splitPosition(e.position)
+		if k.channel == channel && e.ok > 0 && index >= f.horizon { // what is below it must be somewhere else
 			if _, ok := there[k]; !ok {
 				lost = append(lost, k)
 			}

@@ -65,6 +65,8 @@ func decodeCommand(b []byte) ([]Command, error) {
 	case command.Batch:
 		batch, err := decodeBatch(c.Body)
 		return []Command{batch}, err
+	case command.Yield:
+		return []Command{{Yield: c.Index}}, nil
 	case command.Assign:
 		var all []Command
 		for _, a := range c.Items {

@@ -28,6 +28,8 @@ type Command struct {
 	Assign *Assign `json:"assign,omitempty"`
 	Delete string  `json:"delete,omitempty"`
 	Batch  *Batch  `json:"batch,omitempty"`
+	// Yield is the index below which resolved events stop being readable, for lack of space.
+	Yield uint64 `json:"yield,omitempty"`
 }
 
 // Put creates or changes a channel.
@@ -163,6 +165,18 @@ func Union(logs map[string]*Log, upTo uint64) []Entry {
 	}
 	slices.SortFunc(all, func(a, b Entry) int { return int(int64(a.Index) - int64(b.Index)) })
 	return all
+}
+
+// Horizon is the highest index up to which the log let resolved events go for lack of space; 0 is never.
+func Horizon(logs map[string]*Log) (top uint64) {
+	for _, l := range logs {
+		for _, e := range l.Entries {
+			for _, c := range e.Commands {
+				top = max(top, c.Yield)
+			}
+		}
+	}
+	return top
 }
 
 func nodes(logs map[string]*Log) []string {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"penstock/jepsen/control"
@@ -11,16 +13,22 @@ import (
 )
 
 func caseB10(ctx context.Context, o Options, _ int, _ time.Duration) error {
-	o.Keep, o.Snapshot, o.Segment = "0s", "1MiB", "1MiB"
+	o.Keep, o.Snapshot, o.Segment, o.Trailing = "0s", "1MiB", "1MiB", 16
 	return onCluster(ctx, o, "B10", func(r *run) error {
 		first, err := r.write(ctx, "b10", 0, 1000)
 		if err != nil {
 			return err
 		}
-		total := len(first)
 		again := func(when string) error {
 			bounded, cancel := context.WithTimeout(ctx, 60*time.Second)
 			defer cancel()
+			if err := r.healthy(bounded); err != nil { // so that no ledger is an old one
+				return err
+			}
+			before, err := r.anyLedger(bounded, workload.Offsets)
+			if err != nil {
+				return err
+			}
 			repeat, err := r.write(bounded, "b10", 0, 1000)
 			if err != nil {
 				return fmt.Errorf("%s: %w", when, err)
@@ -34,8 +42,8 @@ func caseB10(ctx context.Context, o Options, _ int, _ time.Duration) error {
 			if err != nil {
 				return err
 			}
-			if l.Accepted != uint64(total) {
-				return fmt.Errorf("%s: %d events are stored, want %d", when, l.Accepted, total)
+			if l.Accepted != before.Accepted {
+				return fmt.Errorf("%s: %d events were stored, now it is %d", when, before.Accepted, l.Accepted)
 			}
 			r.say("B10 %s: all 1000 are duplicates of the first", when)
 			return nil
@@ -61,13 +69,14 @@ func caseB10(ctx context.Context, o Options, _ int, _ time.Duration) error {
 			return err
 		}
 		for i := range 100 { // so much log that what held the first events is gone
-			more, err := r.write(ctx, fmt.Sprintf("b10-fill-%d", i), 0, 1000)
-			if err != nil {
+			if _, err := r.write(ctx, fmt.Sprintf("b10-fill-%d", i), 0, 1000); err != nil {
 				return err
 			}
-			total += len(more)
 		}
-		if err := again("after the log moved on"); err != nil {
+		if err := r.forget(ctx, first); err != nil {
+			return err
+		}
+		if err := again("after its log is gone"); err != nil {
 			return err
 		}
 		if err := r.leadFromEmptyDisk(ctx); err != nil {
@@ -75,6 +84,40 @@ func caseB10(ctx context.Context, o Options, _ int, _ time.Duration) error {
 		}
 		return again("from a leader that got its state by a snapshot")
 	})
+}
+
+// forget takes snapshots until no node's log holds the first events any more.
+func (r *run) forget(ctx context.Context, first map[string]string) error {
+	var last uint64
+	for _, position := range first {
+		index, _, _ := strings.Cut(position, ".")
+		n, err := strconv.ParseUint(index, 10, 64)
+		if err != nil {
+			return err
+		}
+		last = max(last, n)
+	}
+	bounded, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	env := r.nemesisEnv()
+	err := poll(bounded, func(ctx context.Context) error {
+		if _, err := r.write(ctx, "b10-more", int(time.Now().UnixMilli()%1e9), 1); err != nil {
+			return err
+		}
+		for _, n := range r.cluster.Nodes() {
+			if err := env.Snapshot(ctx, n.Host); err != nil {
+				return err
+			}
+			if begin, err := env.First(ctx, n.Host); err != nil || begin <= last {
+				return fmt.Errorf("the log of %s begins at %d (%v), the events are at %d", n.Host, begin, err, last)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w: the log did not move on: %w", errVacuous, err)
+	}
+	return nil
 }
 
 // leadFromEmptyDisk replaces a follower's disk, lets it join under a new id and hands the leadership to it.
@@ -85,14 +128,6 @@ func (r *run) leadFromEmptyDisk(ctx context.Context) error {
 	leader := r.obs.leader()
 	nodes := r.cluster.Nodes()
 	i := slices.IndexFunc(nodes, func(n *control.Node) bool { return n.Host != leader })
-	for _, n := range nodes { // what a new node needs is behind a snapshot, or it gets the log from its beginning
-		if err := env.Snapshot(ctx, n.Host); err != nil {
-			r.say("%v", err)
-		}
-	}
-	if first, err := env.First(ctx, leader); err != nil || first <= 2 {
-		return fmt.Errorf("%w: the leader's log begins at %d (%v): no snapshot would be needed", errVacuous, first, err)
-	}
 	if err := r.cluster.LoseDisk(ctx, nodes[i]); err != nil {
 		return err
 	}
