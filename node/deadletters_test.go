@@ -91,7 +91,7 @@ func TestDeadLettersAreReplayedDiscardedAndAudited(t *testing.T) {
 	require.Equal(t, 400, status, out)
 	status, _ = r.do(http.MethodPost, "/v1/dlq/discard", `{"ids":`+list(ids[0])+`}`)
 	require.Equal(t, 400, status, "a discard needs a reason")
-	status, out = r.do(http.MethodGet, "/v1/audit", "")
+	status, out = r.do(http.MethodGet, "/v1/audit?action=dlq.*", "")
 	require.Equal(t, 200, status)
 	require.Len(t, out["records"], 2)
 	require.Equal(t, "rejected", out["records"].([]any)[0].(map[string]any)["result"])

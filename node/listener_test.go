@@ -1,10 +1,12 @@
 package node
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"testing"
 	"time"
 
@@ -32,7 +34,7 @@ func readStatus(t *testing.T, c net.Conn) int {
 func TestConnectionsAreBoundedAndTheLastOnesAreToldSo(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	server := &httptest.Server{Listener: limitConnections(l, 2, 2), Config: &http.Server{
+	server := &httptest.Server{Listener: limitConnections(l, connLimits{2, 2, 100}), Config: &http.Server{
 		ConnContext: connContext,
 		Handler:     refuseCrowded(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })),
 	}}
@@ -67,7 +69,7 @@ func TestConnectionsAreBoundedAndTheLastOnesAreToldSo(t *testing.T) {
 func TestAFullListenerStillCloses(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	limited := limitConnections(l, 1, 0)
+	limited := limitConnections(l, connLimits{1, 0, 1})
 	c, err := net.Dial("tcp", l.Addr().String())
 	require.NoError(t, err)
 	defer c.Close()
@@ -84,5 +86,52 @@ func TestAFullListenerStillCloses(t *testing.T) {
 	require.Error(t, limited.Close())
 	require.NoError(t, accepted.Close())
 	require.Error(t, accepted.Close(), "its place is given back once")
-	require.Empty(t, limited.slots)
+	require.Zero(t, limited.mu.open)
+	require.Empty(t, limited.mu.from)
+}
+
+// One address holds no more than its share, however it tries; the others get in.
+func TestOneAddressKeepsNobodyOut(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := &httptest.Server{Listener: limitConnections(l, connLimits{10, 2, 3}), Config: &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }),
+	}}
+	server.Start()
+	defer server.Close()
+	from := func(ip string) net.Conn {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
+		c, err := d.Dial("tcp", l.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	var held []net.Conn
+	for range 3 {
+		c := from("127.0.0.2")
+		require.Equal(t, 204, get(t, c, "/"))
+		held = append(held, c)
+	}
+	for range 20 {
+		c := from("127.0.0.2")
+		require.NoError(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+		_, err := c.Read(make([]byte, 1))
+		require.Error(t, err)
+		require.False(t, errors.Is(err, os.ErrDeadlineExceeded), "closed at once")
+	}
+	require.Equal(t, 204, get(t, from("127.0.0.3"), "/"))
+	require.NoError(t, held[0].Close())
+	require.Eventually(t, func() bool { return tryGet(from("127.0.0.2")) == 204 }, 10*time.Second, 10*time.Millisecond, "its place is free again")
+}
+
+func tryGet(c net.Conn) int {
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		return 0
+	}
+	line := make([]byte, 12)
+	if _, err := io.ReadFull(c, line); err != nil {
+		return 0
+	}
+	return int(line[9]-'0')*100 + int(line[10]-'0')*10 + int(line[11]-'0')
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 	"syscall"
@@ -22,6 +23,7 @@ import (
 	"penstock/fsm"
 	"penstock/fsm/checkpoint"
 	"penstock/fsm/command"
+	"penstock/node/access"
 	"penstock/node/api"
 	"penstock/node/config"
 	"penstock/node/logread"
@@ -39,13 +41,17 @@ const (
 
 // Node is one running node. Its parts are opened in the order of the fields and closed in the reverse.
 type Node struct {
-	cfg  config.Config
+	cfg  config.Config // as it was at the start
 	opts Options
 	log  *slog.Logger
+
+	running config.Config // with what was reloaded since; reloads' own
 
 	fresh      bool // the directory held no state when it was opened
 	cleanStart bool
 	registry   *prometheus.Registry
+	access     *access.Gate
+	listener   *connLimit
 	lock       *cluster.DirLock
 	wal        *wal.Log
 	store      *checkpoint.Store
@@ -60,12 +66,15 @@ type Node struct {
 
 // open opens every part. What was opened before a part failed is closed again.
 func open(cfg config.Config, opts Options) (n *Node, err error) {
-	n = &Node{cfg: cfg, opts: opts, log: opts.Logger, registry: newRegistry()}
+	n = &Node{cfg: cfg, running: cfg, opts: opts, log: opts.Logger, registry: newRegistry()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())
 		}
 	}()
+	if n.access, err = access.Open(cfg.Auth.Tokens, os.Getenv); err != nil {
+		return n, err
+	}
 	if n.lock, err = cluster.LockDir(cfg.Node.DataDir); err != nil {
 		return n, startError("data directory", err)
 	}
@@ -175,6 +184,7 @@ func (n *Node) openCluster() (err error) {
 			Heartbeat: time.Duration(c.Cluster.Heartbeat), Election: time.Duration(c.Cluster.Election), Lease: time.Duration(c.Cluster.Lease),
 		},
 		SnapshotBytes: int64(c.Cluster.SnapshotBytes), TrailingLogs: uint64(c.Cluster.TrailingEntries),
+		Admit:       n.access.Admit,
 		AppendEntry: command.AppendEntry, InitCommand: initCommand, ReportExtra: n.report,
 		Lock: n.lock, Logger: n.log, Registerer: n.registry, Fatal: n.opts.Fatal,
 	}, n.wal, stateMachine{n.machine})
@@ -228,15 +238,20 @@ func (n *Node) openRunners() {
 }
 
 func (n *Node) openAPI() {
-	l := n.cfg.Limits
-	n.api = api.New(api.Config{
-		NodeID:  n.cfg.Node.ID,
-		Limits:  event.Limits{EventBytes: int(l.EventBytes), BodyBytes: int(l.BodyBytes), Events: l.Events, Depth: l.Depth},
-		Timeout: time.Duration(l.Request), InFlight: 4096, InFlightBytes: int64(l.InFlightBytes),
-	}, api.Deps{
-		Cluster: n.cluster, Machine: n.machine, Reader: n.reader, Log: n.wal, Ready: n.ready, Operate: n.replays.Mount,
+	n.api = api.New(surfaceOf(n.cfg.Limits), api.Deps{
+		NodeID: n.cfg.Node.ID, Access: n.access, OpenMetrics: n.cfg.Auth.OpenMetrics,
+		Cluster: n.cluster, Machine: n.machine, Reader: n.reader, Log: n.wal, Ready: n.ready,
+		Operate: n.replays.Handlers(api.ActorOf), Audit: n.replays,
 		Gatherer: n.registry, Metrics: n.registry, Logger: n.log,
 	})
+}
+
+// surfaceOf are the bounds of the surface.
+func surfaceOf(l config.Limits) api.Config {
+	return api.Config{
+		Limits:  event.Limits{EventBytes: int(l.EventBytes), BodyBytes: int(l.BodyBytes), Events: l.Events, Depth: l.Depth},
+		Timeout: time.Duration(l.Request), InFlight: l.InFlight, InFlightBytes: int64(l.InFlightBytes),
+	}
 }
 
 // ready is nil while this node has caught up and can answer: it is in contact with a leader that has a quorum (the lease
@@ -271,6 +286,7 @@ func (n *Node) startLoops(ctx context.Context) <-chan struct{} {
 	wg.Go(func() { placer.Run(ctx) })
 	wg.Go(func() { ticker.Run(ctx) })
 	wg.Go(func() { n.checkpoints(ctx) })
+	wg.Go(func() { n.reloads(ctx) })
 	keeper := &replay.Keeper{NodeID: n.cfg.Node.ID, Machine: n.machine, Reader: n.reader, Volume: n.volume, Logger: n.log}
 	mirror := &replay.Mirror{Path: filepath.Join(n.cfg.Node.DataDir, "audit.jsonl"), Machine: n.machine, Logger: n.log}
 	wg.Go(func() { keeper.Run(ctx) })

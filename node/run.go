@@ -21,6 +21,10 @@ type Options struct {
 	Stdout io.Writer
 	// Ready is called once, when the node is ready for the first time.
 	Ready func(Info)
+	// Reload brings configurations to take over what can change in a running node; nil: none come.
+	Reload <-chan config.Config
+	// Level is that of Logger, so that a reload can change it; nil: it cannot.
+	Level *slog.LevelVar
 	// Hurry, when closed, cuts short what a drain waits for: uploads at once, everything else within hurryLimit.
 	Hurry <-chan struct{}
 	// Fatal ends the process on a fault after which nothing may be answered (I11). nil: os.Exit.
@@ -82,7 +86,8 @@ func (n *Node) run(ctx context.Context) error {
 func (n *Node) serve(ctx context.Context, listener net.Listener) error {
 	server := n.server()
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(limitConnections(listener, maxConnections, crowdedConnections)) }()
+	n.listener = limitConnections(listener, connectionLimits(n.cfg.Limits))
+	go func() { served <- server.Serve(n.listener) }()
 	background, stop := context.WithCancel(context.Background())
 	defer stop()
 	done := n.startLoops(background)
@@ -109,12 +114,12 @@ func (n *Node) server() *http.Server {
 	return &http.Server{
 		Handler:           refuseCrowded(n.api),
 		ConnContext:       connContext,
-		ReadHeaderTimeout: 10 * time.Second,
+		ReadHeaderTimeout: time.Duration(n.cfg.Limits.Header),
 		// Bodies have their own, nearer deadlines. These two are for what has none: a client that does not read its answer.
 		ReadTimeout:    n.api.Longest(),
 		WriteTimeout:   n.api.Longest(),
-		IdleTimeout:    2 * time.Minute,
-		MaxHeaderBytes: 64 << 10,
+		IdleTimeout:    time.Duration(n.cfg.Limits.Idle),
+		MaxHeaderBytes: int(n.cfg.Limits.HeaderBytes),
 		ErrorLog:       slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
 	}
 }

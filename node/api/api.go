@@ -10,13 +10,16 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 
 	"penstock/cluster"
 	"penstock/event"
 	"penstock/fsm"
+	"penstock/node/access"
 	"penstock/node/logread"
 	"penstock/wal"
 )
@@ -46,9 +49,9 @@ type LogStats interface {
 	Stats() wal.Stats
 }
 
-// Config bounds the surface.
+// Config bounds the surface. It may change while the surface answers (SetConfig): a request keeps to what it began with or to what
+// came since.
 type Config struct {
-	NodeID string
 	Limits event.Limits
 	// Timeout is the longest a request waits for its commit; a client may ask for less (?timeout=).
 	Timeout time.Duration
@@ -57,43 +60,58 @@ type Config struct {
 	InFlightBytes int64
 }
 
-// Deps are the parts the surface shows. All but Operate are required.
+// Deps are the parts the surface shows. All but Operate and Audit are required.
 type Deps struct {
+	NodeID  string
+	Access  *access.Gate
 	Cluster Cluster
 	Machine *fsm.Machine
 	Reader  *logread.Reader
 	Log     LogStats
 	Ready   func() error
-	// Operate adds the routes of replay, discard and audit; allowed says whether a request may operate, and who asks.
-	Operate  func(mux *http.ServeMux, allowed func(*http.Request) (actor string, ok bool))
-	Gatherer prometheus.Gatherer
-	Metrics  prometheus.Registerer
-	Logger   *slog.Logger
+	// Operate brings the handlers of replay, discard, pause and audit, by the patterns of the route table. ActorOf says who asks.
+	Operate map[string]http.HandlerFunc
+	Audit   Auditor
+	// OpenMetrics: /metrics asks for no token.
+	OpenMetrics bool
+	Gatherer    prometheus.Gatherer
+	Metrics     prometheus.Registerer
+	Logger      *slog.Logger
 }
 
 // API answers requests. It is safe for concurrent use.
 type API struct {
-	cfg     Config
+	cfg     atomic.Pointer[Config]
 	deps    Deps
 	admit   *admission
 	pages   slots
 	scans   slots
 	drain   drainState
 	metrics *metrics
+	answers *rate.Limiter // of lines about answers that went wrong
 	handler http.Handler
+}
+
+func (a *API) config() *Config { return a.cfg.Load() }
+
+// SetConfig changes the bounds of a running surface.
+func (a *API) SetConfig(cfg Config) {
+	a.cfg.Store(&cfg)
+	a.admit.resize(cfg.InFlight, cfg.InFlightBytes)
 }
 
 // Longest is the most that reading a request and answering it may take: that of a tail that waits. A server may give up on
 // a connection behind it.
-func (a *API) Longest() time.Duration { return a.cfg.Timeout + maxTailWait + maxTailWrite }
+func (a *API) Longest() time.Duration { return a.config().Timeout + maxTailWait + maxTailWrite }
 
 // New makes the surface.
 func New(cfg Config, deps Deps) *API {
 	admit := newAdmission(cfg.InFlight, cfg.InFlightBytes)
 	a := &API{
-		cfg: cfg, deps: deps, admit: admit, pages: make(slots, maxPages), scans: make(slots, maxScans),
+		deps: deps, admit: admit, answers: rate.NewLimiter(5, 20), pages: make(slots, maxPages), scans: make(slots, maxScans),
 		metrics: newMetrics(deps.Metrics, admit),
 	}
+	a.cfg.Store(&cfg)
 	a.drain.init()
 	a.handler = a.routes()
 	return a

@@ -55,7 +55,7 @@ func (a *API) readIndex(ctx context.Context) *problem {
 }
 
 func (a *API) requestContext(r *http.Request) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(r.Context(), a.cfg.Timeout)
+	return context.WithTimeout(r.Context(), a.config().Timeout)
 }
 
 // changeContext is of a request that may change something. It has the deadline that the client asked for, but not the
@@ -63,7 +63,7 @@ func (a *API) requestContext(r *http.Request) (context.Context, context.CancelFu
 func (a *API) changeContext(r *http.Request) (context.Context, context.CancelFunc) {
 	timeout, err := a.timeout(r)
 	if err != nil { // accepted has refused it before
-		timeout = a.cfg.Timeout
+		timeout = a.config().Timeout
 	}
 	return context.WithTimeout(context.WithoutCancel(r.Context()), timeout)
 }

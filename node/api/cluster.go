@@ -67,7 +67,7 @@ func (a *API) clusterStatus(w http.ResponseWriter, r *http.Request) {
 	last, _ := a.deps.Log.LastIndex()
 	base, _ := a.deps.Log.Base()
 	out := clusterAnswer{
-		ClusterID: s.ClusterID, Cluster: s.ClusterName, NodeID: a.cfg.NodeID, State: s.State, Leader: s.Leader, Term: s.Term,
+		ClusterID: s.ClusterID, Cluster: s.ClusterName, NodeID: a.deps.NodeID, State: s.State, Leader: s.Leader, Term: s.Term,
 		CommitIndex: s.CommitIndex, AppliedIndex: s.AppliedIndex, FirstIndex: first, LastIndex: last, BaseIndex: base,
 		Floor: a.deps.Machine.Floor(), Horizon: a.deps.Machine.Horizon(), Installs: s.Installs,
 		Lease: a.deps.Cluster.Lease().Valid(), Waiting: s.Waiting,
@@ -162,6 +162,8 @@ func (a *API) memberProblem(err error, title string) *problem {
 	switch {
 	case errors.Is(err, cluster.ErrRefused):
 		p = newProblem(http.StatusConflict, kindConflict, title, err.Error()).notCommitted()
+	case errors.Is(err, cluster.ErrForbidden):
+		p = newProblem(http.StatusForbidden, kindForbidden, "not allowed", err.Error()).notCommitted()
 	case errors.Is(err, cluster.ErrNoLeader):
 		p = newProblem(http.StatusServiceUnavailable, kindNoLeader, "no leader", err.Error()).notCommitted()
 	case errors.Is(err, cluster.ErrClosed):

@@ -162,9 +162,9 @@ func TestATricklingBodyIsAnsweredWithinTheTimeout(t *testing.T) {
 		require.Equal(t, "no", p.Committed)
 	}
 	within(t, "no such channel", 5*time.Second, post(t, server.URL+"/v1/channels/none/events", newSlowBody(t, "["))).problem(404, "no-such-channel")
-	require.True(t, s.api.admit.enter(s.api.cfg.InFlightBytes))
+	require.True(t, s.api.admit.enter(s.api.config().InFlightBytes))
 	within(t, "overload", 5*time.Second, post(t, server.URL+ordersPath, newSlowBody(t, "["))).problem(429, "overloaded")
-	s.api.admit.leave(s.api.cfg.InFlightBytes)
+	s.api.admit.leave(s.api.config().InFlightBytes)
 
 	req, err := http.NewRequest("PUT", server.URL+"/v1/channels/new", newSlowBody(t, "{"))
 	require.NoError(t, err)

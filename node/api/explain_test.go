@@ -309,7 +309,7 @@ func TestAScanEndsWithItsDeadline(t *testing.T) {
 		s.Log.(*testbed.MemLog).BeforeRead = func(uint64) error { time.Sleep(300 * time.Millisecond); return nil }
 		begin := time.Now()
 		s.get("/v1/events/made").problem(503, "overloaded")
-		require.LessOrEqual(t, time.Since(begin), s.api.cfg.Timeout+time.Second)
+		require.LessOrEqual(t, time.Since(begin), s.api.config().Timeout+time.Second)
 		require.Empty(t, s.api.scans)
 
 		s.Send("orders", "") // found at once, but there may be older ones

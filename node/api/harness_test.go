@@ -17,6 +17,7 @@ import (
 
 	"penstock/event"
 	"penstock/internal/spec"
+	"penstock/node/access"
 	"penstock/node/internal/testbed"
 	"penstock/node/logread"
 )
@@ -38,13 +39,16 @@ func newSurface(t testing.TB, change ...func(*Config)) *surface {
 
 func surfaceOn(t testing.TB, b *testbed.Bed, change ...func(*Config)) *surface {
 	cfg := Config{
-		NodeID: "n1", Limits: event.Limits{}.WithDefaults(), Timeout: 5 * time.Second, InFlight: 100, InFlightBytes: 64 << 20,
+		Limits: event.Limits{}.WithDefaults(), Timeout: 5 * time.Second, InFlight: 100, InFlightBytes: 64 << 20,
 	}
 	for _, c := range change {
 		c(&cfg)
 	}
 	registry := prometheus.NewRegistry()
+	open, err := access.Open("", nil)
+	require.NoError(t, err)
 	return &surface{Bed: b, t: t, api: New(cfg, Deps{
+		NodeID: "n1", Access: open,
 		Cluster: b, Machine: b.Machine, Reader: logread.New(b.Log, b.Machine, 1<<20), Log: b.Log,
 		Ready: func() error { return errNotReady }, Gatherer: registry, Metrics: registry, Logger: slog.New(slog.DiscardHandler),
 	})}

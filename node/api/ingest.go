@@ -44,7 +44,7 @@ func (a *API) ingest(w http.ResponseWriter, r *http.Request) {
 	held := a.bodyBound(r)
 	if !a.admit.enter(held) {
 		newProblem(http.StatusTooManyRequests, kindOverloaded, "overloaded",
-			fmt.Sprintf("%d requests or %d body bytes are under way", a.cfg.InFlight, a.cfg.InFlightBytes)).notCommitted().write(w)
+			fmt.Sprintf("%d requests or %d body bytes are under way", a.config().InFlight, a.config().InFlightBytes)).notCommitted().write(w)
 		return
 	}
 	defer func() { a.admit.leave(held) }()
@@ -61,7 +61,7 @@ func (a *API) ingest(w http.ResponseWriter, r *http.Request) {
 // bodyBound is what admission counts for a request while its body is read: its length where stated, else (chunked, or
 // compressed) the most it may be. Once it is read, what it is.
 func (a *API) bodyBound(r *http.Request) int64 {
-	most := int64(a.cfg.Limits.BodyBytes)
+	most := int64(a.config().Limits.BodyBytes)
 	if r.ContentLength < 0 || r.ContentLength > most || r.Header.Get("Content-Encoding") != "" {
 		return most
 	}
@@ -72,13 +72,13 @@ func (a *API) bodyBound(r *http.Request) int64 {
 func (a *API) timeout(r *http.Request) (time.Duration, error) {
 	s := r.URL.Query().Get("timeout")
 	if s == "" {
-		return a.cfg.Timeout, nil
+		return a.config().Timeout, nil
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || d <= 0 {
 		return 0, fmt.Errorf("timeout %q: want a duration with a unit, as 2s", s)
 	}
-	return min(d, a.cfg.Timeout), nil
+	return min(d, a.config().Timeout), nil
 }
 
 // accept reads the events and commits them. held is what admission counts for the request.
@@ -138,7 +138,7 @@ func bytesOf(events []event.Event) int64 {
 
 // parse reads the body. A drain, or a client that sends too slowly, ends it.
 func (a *API) parse(w http.ResponseWriter, r *http.Request, ch fsm.ChannelInfo) ([]event.Event, *problem) {
-	events, err := event.ParseHTTP(r.Header, r.Body, a.cfg.Limits, event.Defaults{Source: ch.Spec.Source, Type: ch.Spec.Type}, newID)
+	events, err := event.ParseHTTP(r.Header, r.Body, a.config().Limits, event.Defaults{Source: ch.Spec.Source, Type: ch.Spec.Type}, newID)
 	if err == nil {
 		return events, nil
 	}

@@ -270,7 +270,7 @@ func TestTimeoutIsTheClientsWithinTheNodes(t *testing.T) {
 	s.BeforePropose = func(ctx context.Context, _ []byte) error {
 		deadline, ok := ctx.Deadline()
 		require.True(t, ok)
-		require.LessOrEqual(t, deadline.Sub(deadline.Round(0)), s.api.cfg.Timeout)
+		require.LessOrEqual(t, deadline.Sub(deadline.Round(0)), s.api.config().Timeout)
 		return nil
 	}
 	s.call("POST", ordersPath+"?timeout=10h", batch("a"), batchType).ok(nil)

@@ -13,6 +13,8 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 	events   *prometheus.CounterVec
+	refusals *prometheus.CounterVec
+	panics   prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer, admit *admission) *metrics {
@@ -28,10 +30,19 @@ func newMetrics(reg prometheus.Registerer, admit *admission) *metrics {
 			Name: "penstock_node_ingest_events_total", Help: "Events of answered ingest requests by what became of them.",
 		}, []string{"result"}),
 	}
+	m.refusals = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "penstock_node_refused_requests_total", Help: "Requests refused for want of a valid token (unauthorized) or of a role (forbidden).",
+	}, []string{"reason"})
+	m.panics = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "penstock_node_panics_total", Help: "Handlers that panicked; anything but 0 is a bug.",
+	})
+	for _, r := range []string{"unauthorized", "forbidden"} {
+		m.refusals.WithLabelValues(r)
+	}
 	for _, r := range []string{"accepted", "duplicate", "poisoned", "rejected", "unknown"} {
 		m.events.WithLabelValues(r)
 	}
-	reg.MustRegister(m.requests, m.seconds, m.events,
+	reg.MustRegister(m.requests, m.seconds, m.events, m.refusals, m.panics,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "penstock_node_in_flight_requests", Help: "Ingest requests under way.",
 		}, func() float64 { requests, _ := admit.load(); return float64(requests) }),
@@ -41,7 +52,16 @@ func newMetrics(reg prometheus.Registerer, admit *admission) *metrics {
 	return m
 }
 
-func (m *metrics) instrument(mux *http.ServeMux) http.Handler {
+func (m *metrics) refused(known bool) {
+	reason := "unauthorized"
+	if known {
+		reason = "forbidden"
+	}
+	m.refusals.WithLabelValues(reason).Inc()
+}
+
+func (a *API) instrument(mux *http.ServeMux) http.Handler {
+	m := a.metrics
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		unrouted, route := mux.Handler(r)
 		start := time.Now()
@@ -50,10 +70,15 @@ func (m *metrics) instrument(mux *http.ServeMux) http.Handler {
 			route = "other"
 			noRoute(rec, r, unrouted)
 		} else {
-			mux.ServeHTTP(rec, r)
+			func() {
+				defer a.recovered(rec, r, route)
+				mux.ServeHTTP(rec, r)
+			}()
 		}
+		took := time.Since(start)
 		m.requests.WithLabelValues(route, strconv.Itoa(rec.status)).Inc()
-		m.seconds.WithLabelValues(route).Observe(time.Since(start).Seconds())
+		m.seconds.WithLabelValues(route).Observe(took.Seconds())
+		a.logged(r, route, rec.status, took)
 	})
 }
 

@@ -68,6 +68,8 @@ func (a *API) proposeProblem(err error, events int) *problem {
 		p = newProblem(http.StatusTooManyRequests, kindOverloaded, "overloaded", err.Error())
 	case cluster.ReasonShutdown:
 		p = newProblem(http.StatusServiceUnavailable, kindShuttingDown, "shutting down", err.Error())
+	case cluster.ReasonForbidden:
+		return newProblem(http.StatusForbidden, kindForbidden, "not allowed", err.Error()).notCommitted()
 	case cluster.ReasonTooLarge: // it would be too large tomorrow as well
 		return newProblem(http.StatusRequestEntityTooLarge, kindTooLarge, "too large", err.Error()).notCommitted()
 	}

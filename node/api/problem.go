@@ -20,6 +20,7 @@ const (
 	kindNotFound        = "not-found"
 	kindGone            = "gone"
 	kindConflict        = "conflict"
+	kindUnauthorized    = "unauthorized"
 	kindForbidden       = "forbidden"
 	kindOverloaded      = "overloaded"
 	kindNoLeader        = "no-leader"
@@ -74,6 +75,9 @@ func badRequest(detail string) *problem {
 func (p *problem) write(w http.ResponseWriter) {
 	if p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable {
 		p.RetryAfter = max(1, p.RetryAfter)
+	}
+	if rec, ok := w.(interface{ note(*problem) }); ok {
+		rec.note(p)
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")

@@ -30,32 +30,6 @@ func TestWhatNoRouteTakesIsAProblemToo(t *testing.T) {
 	}
 }
 
-func TestOperatorRoutesAnswerOnLoopbackOnly(t *testing.T) {
-	operator := []struct{ method, path, body string }{
-		{"PUT", "/v1/channels/orders", `{"semantics":"at-least-once","order":"none"}`},
-		{"DELETE", "/v1/channels/orders", ""},
-		{"POST", "/v1/cluster/members", `{"id":"n3"}`},
-		{"DELETE", "/v1/cluster/members/n3", ""},
-		{"POST", "/v1/cluster/transfer", "{}"},
-		{"POST", "/v1/cluster/snapshot", ""},
-	}
-	s := newSurface(t)
-	for _, from := range []string{"10.0.0.1:99", "[2001:db8::1]:99", "", "localhost", "[::ffff:10.0.0.1]:99"} {
-		for _, c := range operator {
-			s.call(c.method, c.path, c.body, "RemoteAddr: "+from, "X-Forwarded-For: 127.0.0.1").problem(403, "forbidden")
-		}
-		s.call("GET", "/v1/channels", "", "RemoteAddr: "+from).ok(nil)
-	}
-	require.Empty(t, s.Acts())
-	require.Empty(t, s.Machine.Channels())
-	for _, from := range []string{"127.0.0.1:99", "[::1]:99", "[::ffff:127.0.0.1]:99"} {
-		for _, c := range operator {
-			s.call(c.method, c.path, c.body, "RemoteAddr: "+from).ok(nil)
-		}
-	}
-	require.Len(t, s.Acts(), 3*4)
-}
-
 func TestMembershipChangesAreMappedToTheCluster(t *testing.T) {
 	s := newSurface(t)
 	s.call("POST", "/v1/cluster/members", `{"id":"n3"}`).ok(nil)

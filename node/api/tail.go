@@ -35,7 +35,7 @@ func (a *API) tail(w http.ResponseWriter, r *http.Request) {
 		prob.write(w)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), a.cfg.Timeout+q.wait)
+	ctx, cancel := context.WithTimeout(r.Context(), a.config().Timeout+q.wait)
 	defer cancel()
 	ch, prob := a.channel(ctx, r.PathValue("channel"))
 	if prob != nil {

@@ -55,9 +55,6 @@ func TestExampleNamesEveryKey(t *testing.T) {
 	var c Config
 	for _, key := range schemaOf(&c).order {
 		name := key[strings.LastIndex(key, ".")+1:]
-		if key == "auth.audience" {
-			continue
-		}
 		require.Contains(t, Example(), name+":", key)
 	}
 }
@@ -65,7 +62,7 @@ func TestExampleNamesEveryKey(t *testing.T) {
 func TestVariablesOverFileAndFlagsOverVariables(t *testing.T) {
 	env := []string{
 		"PENSTOCK_NODE_HTTP=127.0.0.1:1", "PENSTOCK_NODE_RAFT=127.0.0.1:2", "PENSTOCK_DRAIN=5s",
-		"PENSTOCK_CLUSTER_SEEDS=a.example:1, b.example:2,c.example:3", "PENSTOCK_ADDR=elsewhere:1", "PENSTOCK_DEAD_LETTER_MAX_FILES=7",
+		"PENSTOCK_CLUSTER_SEEDS=a.example:1, b.example:2,c.example:3", "PENSTOCK_ADDR=elsewhere:1", "PENSTOCK_NODESDIR=/x", "PENSTOCK_TOKEN=x", "PENSTOCK_DEAD_LETTER_MAX_FILES=7",
 		"PENSTOCK_NODE_SERVICE_HOST=10.0.0.1", "PENSTOCK_NODE_PORT_7070_TCP_ADDR=10.0.0.1", "PENSTOCK_NODE_DEBUG=", "PATH=/bin",
 	}
 	c, err := Load(write(t, good+"drain: 7s\n"), env, map[string]string{"node.http": "127.0.0.1:9"})
@@ -76,6 +73,8 @@ func TestVariablesOverFileAndFlagsOverVariables(t *testing.T) {
 	require.Equal(t, []string{"a.example:1", "b.example:2", "c.example:3"}, c.Cluster.Seeds)
 	require.Equal(t, 7, c.DeadLetter.MaxFiles)
 	require.Equal(t, "127.0.0.1:7073", c.Node.Debug, "an empty variable is no setting")
+
+	require.Equal(t, "$PENSTOCK_NODESDIR: is no setting and means nothing", c.Warnings()[0])
 
 	_, err = Load(write(t, good), []string{"PENSTOCK_NODE_DATADIR=/x"}, nil)
 	require.ErrorContains(t, err, "$PENSTOCK_NODE_DATADIR")
@@ -129,7 +128,12 @@ func TestB49BadSettingsAreNamed(t *testing.T) {
 		"size too small":          {in("wal", "max_bytes: 1MiB"), []string{"wal.max_bytes", "1MiB", "256MiB"}},
 		"disk with seeds":         {in("wal", "storage: disk"), []string{"cluster.seeds", "disk"}},
 		"tls":                     {in("tls", "cert: x.pem"), []string{"n.yaml:7:3: ", "tls.cert", "not built yet"}},
-		"auth":                    {in("auth", "tokens: x"), []string{"auth.tokens", "not built yet"}},
+		"auth":                    {in("auth", "issuer: https://x"), []string{"n.yaml:7:3: ", "auth.issuer", "not built yet"}},
+		"a token in the file":     {in("auth", "tokens: pst_0123456789"), []string{"n.yaml:7:11: ", "auth.tokens", "${file:"}},
+		"open metrics, no tokens": {in("auth", "open_metrics: true"), []string{"auth.open_metrics", "means nothing"}},
+		"log level":               {in("log", "level: loud"), []string{"log.level", "loud", "debug"}},
+		"more per address":        {in("limits", "connections: 100"), []string{"limits.connections_per_address", "1024", "1 to 100"}},
+		"header bytes":            {in("limits", "header_bytes: 64MiB"), []string{"limits.header_bytes", "64MiB", "1MiB"}},
 		"overflow":                {in("dead_letter", "overflow: drop"), []string{"dead_letter.overflow", "drop", "block"}},
 		"count with a unit":       {in("dead_letter", "max_files: 5s"), []string{"dead_letter.max_files", "5s", "whole number"}},
 		"bool":                    {at("  insecure_plaintext: maybe\n"), []string{"node.insecure_plaintext", "maybe", "true or false"}},
@@ -203,4 +207,20 @@ func TestOnlyAdvertisedNamesAreResolved(t *testing.T) {
 	var f *Fault
 	require.True(t, errors.As(err, &f))
 	require.Equal(t, "node.advertise", f.Key)
+}
+
+func TestReloadTakesOverWhatItCan(t *testing.T) {
+	old, err := Load(write(t, good), nil, nil)
+	require.NoError(t, err)
+	next, err := Load(write(t, good+"limits: {depth: 64}\nlog: {level: debug, format: text}\ndrain: 5s\nauth: {tokens: \"${file:/x}\"}\n"), nil, nil)
+	require.NoError(t, err)
+	now, restart := old.Changes(&next)
+	require.Equal(t, []Change{{"limits.depth", "512", "64"}, {"log.level", "info", "debug"}, {"auth.tokens", "", "${file:/x}"}}, now)
+	require.Equal(t, []Change{{"drain", "30s", "5s"}, {"log.format", "json", "text"}}, restart)
+	got := old.Reloaded(&next)
+	require.Equal(t, 64, got.Limits.Depth)
+	require.Equal(t, 30*time.Second, got.DrainTimeout())
+	require.Equal(t, 512, old.Limits.Depth, "what a request began with stays what it was")
+	_, restart = got.Changes(&next)
+	require.Len(t, restart, 2)
 }

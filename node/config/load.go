@@ -57,8 +57,12 @@ func variable(key string) string {
 // platform: what Kubernetes sets for a service whose name starts with penstock; never a setting.
 var platform = regexp.MustCompile(`_SERVICE_(HOST|PORT)(_[A-Z0-9_]+)?$|_PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?$`)
 
-// environ sets what PENSTOCK_* variables say. Within a known section an unknown key is an error, as in the file; other
-// PENSTOCK_ variables (PENSTOCK_ADDR ...) are not the configuration's.
+// others are the PENSTOCK_ variables that are not the configuration's: of the command line, of the fault harness and of tests. A
+// secret that the configuration refers to (${env:...}) is best named without the prefix, or begins with PENSTOCK_SECRET_.
+var others = regexp.MustCompile(`^PENSTOCK_(ADDR|CONFIG|OUTPUT|TOKEN|TOKENS|TOKEN_FILE|MUTANT|FULL|BINARY|CORPUS|(SECRET|CHAOS|TEST|BENCH|WRITE)_\w+)$`)
+
+// environ sets what PENSTOCK_* variables say. Within a known section an unknown key is an error, as in the file; any other
+// PENSTOCK_ variable that nobody knows is a warning.
 func (s *schema) environ(environ []string) error {
 	byVariable := map[string]string{}
 	sections := map[string]string{}
@@ -78,10 +82,18 @@ func (s *schema) environ(environ []string) error {
 			errs = append(errs, s.set(key, origin{where: "$" + name}, value))
 			continue
 		}
+		if platform.MatchString(name) {
+			continue
+		}
+		inSection := false
 		for prefix, section := range sections {
-			if strings.HasPrefix(name, prefix) && !platform.MatchString(name) {
+			if strings.HasPrefix(name, prefix) {
+				inSection = true
 				errs = append(errs, &Fault{Where: "$" + name, Key: section, Value: strings.ToLower(name[len(prefix):]), Allowed: "unknown key, want one of: " + s.keysOf(section)})
 			}
+		}
+		if !inSection && !others.MatchString(name) {
+			s.config.unknown = append(s.config.unknown, name)
 		}
 	}
 	return errors.Join(errs...)

@@ -41,14 +41,15 @@ func (c *Config) fault(key, value, allowed string) error {
 
 // schema is the settings of one Config by key ("node.data_dir", "drain").
 type schema struct {
-	config *Config
-	fields map[string]reflect.Value
-	order  []string
+	config  *Config
+	fields  map[string]reflect.Value
+	order   []string
+	reloads map[string]bool // keys that SIGHUP changes
 }
 
 // schemaOf reads the keys off the yaml tags, so that a field of Config is a key of the file, a variable and a flag.
 func schemaOf(c *Config) *schema {
-	s := &schema{config: c, fields: map[string]reflect.Value{}}
+	s := &schema{config: c, fields: map[string]reflect.Value{}, reloads: map[string]bool{}}
 	s.add("", reflect.ValueOf(c).Elem())
 	return s
 }
@@ -65,6 +66,9 @@ func (s *schema) add(prefix string, v reflect.Value) {
 		}
 		s.fields[prefix+tag] = v.Field(i)
 		s.order = append(s.order, prefix+tag)
+		if v.Type().Field(i).Tag.Get("reload") != "" {
+			s.reloads[prefix+tag] = true
+		}
 	}
 }
 
@@ -96,7 +100,7 @@ func (s *schema) keysOf(section string) string {
 
 // reserved sections are parsed so that they can be refused by name; what they will do is a later issue.
 func reserved(key string) bool {
-	return strings.HasPrefix(key, "tls.") || strings.HasPrefix(key, "auth.")
+	return strings.HasPrefix(key, "tls.") || key == "auth.issuer" || key == "auth.audience"
 }
 
 // set gives one scalar (or, for a list, comma-separated) setting its value.

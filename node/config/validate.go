@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock/internal/spec"
+	"penstock/node/access"
 )
 
 var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
@@ -37,6 +38,7 @@ func (c *Config) Validate() error {
 	k.timers()
 	k.storage()
 	k.limits()
+	k.logging()
 	return errors.Join(k.errs...)
 }
 
@@ -53,8 +55,23 @@ func (k *checker) identity() {
 	if k.TLS != (TLS{}) {
 		k.bad("tls", "set", "not built yet, leave it out")
 	}
-	if k.Auth != (Auth{}) {
-		k.bad("auth", "set", "not built yet, leave it out")
+	if k.Auth.Issuer+k.Auth.Audience != "" {
+		k.bad("auth", "issuer", "not built yet, leave it out")
+	}
+	if err := access.CheckSource(k.Auth.Tokens); err != nil {
+		k.errs = append(k.errs, &Fault{Where: k.origins["auth.tokens"].where, Key: "auth.tokens", Value: "...", Allowed: err.Error()}) // it may be a token
+	}
+	if k.Auth.OpenMetrics && k.Auth.Tokens == "" {
+		k.bad("auth.open_metrics", "true", "means nothing without auth.tokens: everything is open then")
+	}
+}
+
+func (k *checker) logging() {
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, k.Log.Level) {
+		k.bad("log.level", k.Log.Level, "want debug, info, warn or error")
+	}
+	if k.Log.Format != "json" && k.Log.Format != "text" {
+		k.bad("log.format", k.Log.Format, "want json or text")
 	}
 }
 
@@ -120,9 +137,17 @@ func (k *checker) exposure() {
 		host, _, err := splitAddress(a.value)
 		if err == nil && !loopback(host) && a.key != "node.debug" {
 			k.bad(a.key, a.value, "is not loopback, and there is no TLS: bind it to loopback, or set node.insecure_plaintext: true to say "+
-				"that whoever reaches this port may read, write and administer")
+				"that whoever reaches this port may "+k.exposed())
 		}
 	}
+}
+
+// exposed says what whoever reaches the ports may do.
+func (c *Config) exposed() string {
+	if c.Auth.Tokens != "" {
+		return "listen in on tokens and events, and take part as a node"
+	}
+	return "read and write, and take part as a node"
 }
 
 func (k *checker) membership() {
@@ -197,6 +222,12 @@ func (k *checker) limits() {
 	k.number("limits.events", l.Events, 1, 100_000)
 	k.number("limits.depth", l.Depth, 1, 10_000)
 	k.size("limits.in_flight_bytes", l.InFlightBytes, max(kib, l.BodyBytes), 64*gib)
+	k.number("limits.in_flight", l.InFlight, 1, 1_000_000)
+	k.size("limits.header_bytes", l.HeaderBytes, 4*kib, mib)
+	k.span("limits.header", l.Header, 100*time.Millisecond, time.Minute)
+	k.span("limits.idle", l.Idle, time.Second, time.Hour)
+	k.number("limits.connections", l.Connections, 16, 1_000_000)
+	k.number("limits.connections_per_address", l.ConnectionsPerAddress, 1, max(1, l.Connections))
 	k.span("limits.request", l.Request, 100*time.Millisecond, 10*time.Minute)
 	k.span("drain", k.Drain, time.Second, time.Hour)
 }
@@ -231,8 +262,11 @@ func (c *Config) Warnings() []string {
 	if !c.Single() && seeds == 1 && slices.Contains(c.Cluster.Seeds, c.GossipAdvertise()) {
 		out = append(out, "cluster.seeds: names this node alone: until others join, its disk holds the only copy")
 	}
+	for _, name := range c.unknown {
+		out = append(out, "$"+name+": is no setting and means nothing")
+	}
 	if c.Node.InsecurePlaintext {
-		out = append(out, "node.insecure_plaintext: whoever reaches the ports of this node may read, write and administer")
+		out = append(out, "node.insecure_plaintext: whoever reaches the ports of this node may "+c.exposed())
 	}
 	if host, _, err := net.SplitHostPort(c.RaftAdvertise()); err == nil && loopback(host) && len(c.Cluster.Seeds) > 0 {
 		for _, seed := range c.Cluster.Seeds {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/time/rate"
 
+	"penstock/cluster"
 	"penstock/fsm"
 	"penstock/fsm/command"
 )
@@ -53,7 +54,8 @@ func (a *auditor) intend(ctx context.Context, act Act) ([16]byte, error) {
 
 // conclude commits the outcome, also when the request that asked for the act is over.
 func (a *auditor) conclude(ctx context.Context, id [16]byte, result, detail string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeWait)
+	// The trail is the node's own: that the actor's token is gone by now must not keep the outcome out of it.
+	ctx, cancel := context.WithTimeout(cluster.WithGrant(context.WithoutCancel(ctx), nil), outcomeWait)
 	defer cancel()
 	for {
 		res, err := a.propose(ctx, command.AuditOutcome{ID: id, Result: result, Detail: detail})
@@ -79,7 +81,7 @@ func (a *auditor) reject(ctx context.Context, act Act, why string) {
 	if len(act.Targets) > 100 {
 		act.Targets = act.Targets[:100]
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeWait)
+	ctx, cancel := context.WithTimeout(cluster.WithGrant(context.WithoutCancel(ctx), nil), outcomeWait)
 	defer cancel()
 	id, err := a.intend(ctx, act)
 	if err != nil {

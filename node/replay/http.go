@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"time"
@@ -20,37 +19,30 @@ import (
 )
 
 const (
-	maxBody      = 64 << 10
 	maxReason    = 1024
 	maxIDBytes   = 64
 	replayWithin = 20 * time.Second
 	auditPage    = 1000
 )
 
-// Mount adds the routes. allowed says whether a request may operate, and who asks.
-func (s *Service) Mount(mux *http.ServeMux, allowed func(*http.Request) (actor string, ok bool)) {
+// Handlers are those of the routes, by their patterns. Whether a request may operate was decided before they see it; actor says who
+// asks.
+func (s *Service) Handlers(actor func(*http.Request) string) map[string]http.HandlerFunc {
 	act := func(action string, do func(ctx context.Context, act Act, b body) (Answer, error)) http.HandlerFunc {
-		return func(w http.ResponseWriter, r *http.Request) { s.serveAct(w, r, action, allowed, do) }
+		return func(w http.ResponseWriter, r *http.Request) { s.serveAct(w, r, action, actor(r), do) }
 	}
-	mux.HandleFunc("POST /v1/dlq/replay", act("dlq.replay", func(ctx context.Context, act Act, b body) (Answer, error) {
-		return s.Replay(ctx, act, ReplayOptions{Force: b.Force, DryRun: b.DryRun, To: b.To})
-	}))
-	mux.HandleFunc("POST /v1/dlq/discard", act("dlq.discard", func(ctx context.Context, act Act, _ body) (Answer, error) {
-		return s.Discard(ctx, act)
-	}))
-	mux.HandleFunc("POST /v1/emitters/{channel}/{emitter}/pause", s.servePause(true, allowed))
-	mux.HandleFunc("POST /v1/emitters/{channel}/{emitter}/resume", s.servePause(false, allowed))
-	guarded := func(h http.HandlerFunc) http.HandlerFunc {
-		return func(w http.ResponseWriter, r *http.Request) {
-			if _, ok := allowed(r); !ok {
-				problem(w, http.StatusForbidden, "forbidden", "this route answers on loopback only while no token and no issuer is configured")
-				return
-			}
-			h(w, r)
-		}
+	return map[string]http.HandlerFunc{
+		"POST /v1/dlq/replay": act("dlq.replay", func(ctx context.Context, act Act, b body) (Answer, error) {
+			return s.Replay(ctx, act, ReplayOptions{Force: b.Force, DryRun: b.DryRun, To: b.To})
+		}),
+		"POST /v1/dlq/discard": act("dlq.discard", func(ctx context.Context, act Act, _ body) (Answer, error) {
+			return s.Discard(ctx, act)
+		}),
+		"POST /v1/emitters/{channel}/{emitter}/pause":  s.servePause(true, actor),
+		"POST /v1/emitters/{channel}/{emitter}/resume": s.servePause(false, actor),
+		"GET /v1/audit":      s.serveAudit,
+		"GET /v1/dlq/export": s.serveExport,
 	}
-	mux.HandleFunc("GET /v1/audit", guarded(s.serveAudit))
-	mux.HandleFunc("GET /v1/dlq/export", guarded(s.serveExport))
 }
 
 // body is that of a replay or a discard.
@@ -64,7 +56,7 @@ type body struct {
 
 // readBody reads and checks it; the error says what is wrong.
 func readBody(r *http.Request, action string) (b body, err error) {
-	d := json.NewDecoder(io.LimitReader(r.Body, maxBody))
+	d := json.NewDecoder(r.Body) // bounded by the route table
 	d.DisallowUnknownFields()
 	if err := d.Decode(&b); err != nil {
 		return b, fmt.Errorf("the body is no request: %w", err)
@@ -100,24 +92,21 @@ type actAnswer struct {
 	Results   []statusAnswer `json:"results"`
 }
 
-func (s *Service) serveAct(w http.ResponseWriter, r *http.Request, action string, allowed func(*http.Request) (string, bool),
-	do func(context.Context, Act, body) (Answer, error)) {
-	who, ok := allowed(r)
-	act := Act{Actor: who, Action: action, RequestID: requestID(r)}
+func (s *Service) serveAct(w http.ResponseWriter, r *http.Request, action, actor string, do func(context.Context, Act, body) (Answer, error)) {
+	act := Act{Actor: actor, Action: action, RequestID: requestID(r)}
 	w.Header().Set("X-Request-Id", act.RequestID)
 	b, err := readBody(r, action)
 	act.Targets, act.Reason = b.IDs, b.Reason
 	if len(act.Reason) > maxReason {
 		act.Reason = act.Reason[:maxReason]
 	}
-	switch {
-	case !ok:
-		s.audit.reject(r.Context(), act, "forbidden")
-		problem(w, http.StatusForbidden, "forbidden", "this route answers on loopback only while no token and no issuer is configured")
-		return
-	case err != nil:
+	if err != nil {
 		s.audit.reject(r.Context(), act, err.Error())
-		problem(w, http.StatusBadRequest, "bad-request", err.Error())
+		status, kind := http.StatusBadRequest, "bad-request"
+		if tooLong := new(http.MaxBytesError); errors.As(err, &tooLong) {
+			status, kind = http.StatusRequestEntityTooLarge, "too-large"
+		}
+		problem(w, status, kind, err.Error())
 		return
 	}
 	within := replayWithin
@@ -147,6 +136,10 @@ func (s *Service) serveAct(w http.ResponseWriter, r *http.Request, action string
 // actProblem answers an act that was not begun, or may not have been: the error says which.
 func (s *Service) actProblem(w http.ResponseWriter, err error) {
 	var pe *cluster.ProposeError
+	if errors.As(err, &pe) && pe.Reason == cluster.ReasonForbidden {
+		problem(w, http.StatusForbidden, "forbidden", err.Error())
+		return
+	}
 	if errors.As(err, &pe) && pe.Outcome != cluster.Unknown {
 		w.Header().Set("Retry-After", "1")
 		problem(w, http.StatusServiceUnavailable, "no-leader", err.Error())

@@ -44,24 +44,18 @@ func (s *Service) Pause(ctx context.Context, act Act, channel, emitter string, p
 	return nil
 }
 
-func (s *Service) servePause(paused bool, allowed func(*http.Request) (string, bool)) http.HandlerFunc {
+func (s *Service) servePause(paused bool, actor func(*http.Request) string) http.HandlerFunc {
 	action := "emitter.resume"
 	if paused {
 		action = "emitter.pause"
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
-		who, ok := allowed(r)
 		channel, emitter := r.PathValue("channel"), r.PathValue("emitter")
-		act := Act{Actor: who, Action: action, RequestID: requestID(r), Targets: []string{channel + "/" + emitter}}
-		if !ok {
-			s.audit.reject(r.Context(), act, "forbidden")
-			problem(w, http.StatusForbidden, "forbidden", "this route answers on loopback only while no token and no issuer is configured")
-			return
-		}
+		act := Act{Actor: actor(r), Action: action, RequestID: requestID(r), Targets: []string{channel + "/" + emitter}}
 		var b struct {
 			Reason string `json:"reason"`
 		}
-		err := json.NewDecoder(io.LimitReader(r.Body, maxBody)).Decode(&b)
+		err := json.NewDecoder(r.Body).Decode(&b)
 		if (err != nil && !errors.Is(err, io.EOF)) || len(b.Reason) > maxReason {
 			s.audit.reject(r.Context(), act, "the body is no request")
 			problem(w, http.StatusBadRequest, "bad-request", "want {\"reason\": \"...\"} or nothing")
