@@ -20,13 +20,24 @@ func (s *state) floor() uint64 {
 	return floor
 }
 
-// moveHorizon raises the horizon to what the floor and the channels' keep allow, and forgets what lies behind it.
-func (s *state) moveHorizon() {
-	h := s.floor()
+// Kept is the lowest index that retention.keep alone holds. It rises with the stamps.
+func (m *Machine) Kept() uint64 {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.mu.keptAll()
+}
+
+func (s *state) keptAll() uint64 {
+	h := uint64(noIndex)
 	for _, c := range s.order {
 		h = min(h, c.kept(s.stamp))
 	}
-	s.raiseHorizon(h)
+	return h
+}
+
+// moveHorizon raises the horizon to what the floor and the channels' keep allow, and forgets what lies behind it.
+func (s *state) moveHorizon() {
+	s.raiseHorizon(min(s.floor(), s.keptAll()))
 }
 
 // yield raises the horizon over what is only kept.

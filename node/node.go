@@ -29,6 +29,7 @@ import (
 	"penstock/node/logread"
 	"penstock/node/owner"
 	"penstock/node/replay"
+	"penstock/node/retention"
 	"penstock/wal"
 )
 
@@ -61,7 +62,9 @@ type Node struct {
 	reader     *logread.Reader
 	replays    *replay.Service
 	runners    *owner.Runners
+	retention  *retention.Keeper
 	api        *api.API
+	removed    chan error // what the cluster says when this node is no member any more
 }
 
 // open opens every part. What was opened before a part failed is closed again.
@@ -92,8 +95,9 @@ func open(cfg config.Config, opts Options) (n *Node, err error) {
 			return n, startError(part.name, err)
 		}
 	}
-	n.reader = logread.New(n.wal, n.machine, entryCacheBytes)
+	n.reader = logread.New(readableLog{n.wal, n.cluster.Mend}, n.machine, entryCacheBytes)
 	n.openRunners()
+	n.openRetention()
 	n.openAPI()
 	return n, nil
 }
@@ -237,6 +241,13 @@ func (n *Node) openRunners() {
 	})
 }
 
+func (n *Node) openRetention() {
+	n.retention = &retention.Keeper{
+		Machine: n.machine, Reader: n.reader, Cluster: n.cluster, Log: n.wal, SegmentBytes: int64(n.cfg.WAL.SegmentBytes), Logger: n.log,
+	}
+	n.retention.Use(retention.NewMetrics(n.registry, n.machine))
+}
+
 func (n *Node) openAPI() {
 	n.api = api.New(surfaceOf(n.cfg.Limits), api.Deps{
 		NodeID: n.cfg.Node.ID, Access: n.access, OpenMetrics: n.cfg.Auth.OpenMetrics,
@@ -286,6 +297,7 @@ func (n *Node) startLoops(ctx context.Context) <-chan struct{} {
 	wg.Go(func() { placer.Run(ctx) })
 	wg.Go(func() { ticker.Run(ctx) })
 	wg.Go(func() { n.checkpoints(ctx) })
+	wg.Go(func() { n.retention.Run(ctx) })
 	wg.Go(func() { n.reloads(ctx) })
 	keeper := &replay.Keeper{NodeID: n.cfg.Node.ID, Machine: n.machine, Reader: n.reader, Volume: n.volume, Logger: n.log}
 	mirror := &replay.Mirror{Path: filepath.Join(n.cfg.Node.DataDir, "audit.jsonl"), Machine: n.machine, Logger: n.log}

@@ -52,13 +52,18 @@ type Node struct {
 type Cluster struct {
 	Name  string   `yaml:"name" sample:"prod" doc:"nodes of another name are refused"`
 	Seeds []string `yaml:"seeds" sample:"127.0.0.1:7072, 127.0.0.1:7082, 127.0.0.1:7092" doc:"gossip addresses of the first nodes, this one's own may be among them"`
+	// GossipKeys seal the gossip port: the first seals, all open. Each is a reference, ${file:PATH} or ${env:NAME}, to 16, 24
+	// or 32 bytes in base64.
+	GossipKeys []string `yaml:"gossip_keys" sample:"# ${file:/etc/penstock/gossip.key}" doc:"seal the gossip port: the first seals, all open; 16, 24 or 32 bytes in base64"`
 	// Heartbeat: a follower without contact for so long starts a pre-vote. Election: how long a candidate waits.
 	// Lease: a leader without a quorum's contact for so long steps down.
-	Heartbeat       spec.Duration `yaml:"heartbeat" doc:"a follower without contact for so long asks for an election"`
-	Election        spec.Duration `yaml:"election" doc:"at least heartbeat"`
-	Lease           spec.Duration `yaml:"lease" doc:"half of heartbeat to all of it"`
-	SnapshotBytes   spec.Size     `yaml:"snapshot_bytes" doc:"a snapshot is due each so many bytes of log"`
-	TrailingEntries int           `yaml:"trailing_entries" doc:"log entries kept behind a snapshot for followers that lag"`
+	Heartbeat     spec.Duration `yaml:"heartbeat" doc:"a follower without contact for so long asks for an election"`
+	Election      spec.Duration `yaml:"election" doc:"at least heartbeat"`
+	Lease         spec.Duration `yaml:"lease" doc:"half of heartbeat to all of it"`
+	SnapshotBytes spec.Size     `yaml:"snapshot_bytes" doc:"a snapshot is due each so many bytes of log"`
+	// TrailingEntries: log goes behind the older of two snapshots only, so that more is kept as a rule; this is for snapshots in quick
+	// succession.
+	TrailingEntries int `yaml:"trailing_entries" doc:"log entries kept behind a snapshot for followers that lag"`
 }
 
 // The kinds of WAL storage. The third of the contract, s3, is refused as not built yet.
@@ -133,7 +138,7 @@ const (
 func Default() Config {
 	return Config{
 		Node:    Node{HTTP: "127.0.0.1:7070", Raft: "127.0.0.1:7071", Gossip: "127.0.0.1:7072", Debug: "127.0.0.1:7073"},
-		Cluster: Cluster{Name: "penstock", Heartbeat: ms(400), Election: ms(400), Lease: ms(300), SnapshotBytes: 128 * mib, TrailingEntries: 8192},
+		Cluster: Cluster{Name: "penstock", Heartbeat: ms(400), Election: ms(400), Lease: ms(300), SnapshotBytes: 128 * mib, TrailingEntries: 256},
 		WAL:     WAL{Storage: StorageClustered, MaxBytes: 50 * gib, SegmentBytes: 64 * mib},
 		DeadLetter: DeadLetter{
 			MaxFiles: 100, MaxBytes: 5 * gib, Overflow: "block", Scan: ms(60_000),

@@ -37,15 +37,15 @@ func (e *Entry) addCarry(raw []byte, index uint64) error {
 // carriedTries bounds how often a run is looked up again that was carried elsewhere while it was read.
 const carriedTries = 5
 
-// errMoved: the run is not where the state machine said a moment ago.
-var errMoved = errors.New("carried events moved while they were read")
+// ErrMoved is carried events that were carried elsewhere, again and again, while they were read.
+var ErrMoved = errors.New("carried events moved while they were read")
 
 // carriedItems calls fn for the events lo..hi of a carried run until it returns false.
 func (r *Reader) carriedItems(channelIndex uint64, run fsm.CarriedRun, lo, hi uint64, fn func(Numbered) bool) (more bool, err error) {
 	e, err := r.Entry(run.Location)
 	var gone *GoneError
 	if errors.As(err, &gone) {
-		return false, errMoved
+		return false, ErrMoved
 	}
 	if err != nil {
 		return false, err
@@ -90,11 +90,11 @@ func (r *Reader) At(channelIndex uint64, p event.Position) (Item, error) {
 		if run.Position(seq) != p {
 			return Item{}, err
 		}
-		if _, err = r.carriedItems(channelIndex, run, seq, seq, func(n Numbered) bool { out = n.Item; return true }); !errors.Is(err, errMoved) {
+		if _, err = r.carriedItems(channelIndex, run, seq, seq, func(n Numbered) bool { out = n.Item; return true }); !errors.Is(err, ErrMoved) {
 			return out, err
 		}
 	}
-	return Item{}, fmt.Errorf("event at %s: %w", p, errMoved)
+	return Item{}, fmt.Errorf("event at %s: %w", p, ErrMoved)
 }
 
 // Numbered calls fn for each accepted event of the channel from a sequence number on, with its number, up to and including the
@@ -112,7 +112,7 @@ func (r *Reader) Numbered(ctx context.Context, channelIndex, seq, to uint64, hin
 				seq = n.Seq + 1
 				return fn(n)
 			})
-			if errors.Is(err, errMoved) && moved < carriedTries {
+			if errors.Is(err, ErrMoved) && moved < carriedTries {
 				moved++
 				continue
 			}
@@ -232,7 +232,7 @@ func (r *Reader) scanCarried(ctx context.Context, channelIndex uint64, from even
 			more = fn(n.Item)
 			return more
 		})
-		if errors.Is(err, errMoved) && moved < carriedTries {
+		if errors.Is(err, ErrMoved) && moved < carriedTries {
 			moved++
 			continue
 		}
