@@ -65,3 +65,12 @@ func TestAProcessReportsHowItEnded(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(said), "said")
 }
+
+// What lies below the mount point of a volume that is not mounted is the machine's own file system.
+func TestAVolumeThatIsNotMountedIsNeverTouched(t *testing.T) {
+	v := &Volume{Mount: "/nowhere/that/exists"}
+	require.ErrorContains(t, v.Shutdown(ShutdownDrop), "not mounted")
+	require.ErrorContains(t, v.Sync(), "not mounted")
+	_, err := v.Fill()
+	require.ErrorContains(t, err, "not mounted")
+}

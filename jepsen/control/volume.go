@@ -157,6 +157,9 @@ const filler = ".jepsen-filler"
 
 // Fill takes all free space; it returns the bytes left to others, which is the confirmation.
 func (v *Volume) Fill() (left int64, err error) {
+	if !v.mounted {
+		return 0, fmt.Errorf("fill %s: not mounted", v.Mount)
+	}
 	f, err := os.OpenFile(filepath.Join(v.Mount, filler), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return 0, fmt.Errorf("fill %s: %w", v.Mount, err)
