@@ -27,9 +27,12 @@ func TestComposeClusterKeepsWhatItAcknowledged(t *testing.T) {
 		t.Skipf("LEFT OUT: no containers were started, only the files were checked: %v", err)
 	}
 	p := newProject(t, e)
+	p.step("image built")
 	p.must(p.compose("up", "-d"))
 	p.waitReady()
+	p.step("ready")
 	p.waitHealthy()
+	p.step("healthy")
 	require.Equal(t, "65532:65532 true", p.inspect("n1", "{{.Config.User}} {{.HostConfig.ReadonlyRootfs}}"))
 	p.applyChannel()
 
@@ -37,12 +40,16 @@ func TestComposeClusterKeepsWhatItAcknowledged(t *testing.T) {
 	for _, n := range nodes {
 		sent.through(200, n)
 	}
+	p.step("events went in through each")
 	p.killWhile(sent)
+	p.step("the killed one is back")
 	maybe := p.cutOff(sent)
 	p.waitReady()
 	sent.through(50)
+	p.step("the one that was cut off is back")
 
 	p.check(sent, maybe)
+	p.step("checked")
 }
 
 // sent counts what was acknowledged; event i carries i.

@@ -72,8 +72,11 @@ func (e *engine) startPrivate(t *testing.T) error {
 		return err
 	}
 	defer logFile.Close()
-	host := "unix://" + filepath.Join(dir, "sock")
-	d := exec.Command("dockerd", "--host", host, "--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"),
+	host, config := "unix://"+filepath.Join(dir, "sock"), filepath.Join(dir, "daemon.json")
+	if err := os.WriteFile(config, []byte("{}"), 0o600); err != nil { // the machine's own would contradict the flags
+		return err
+	}
+	d := exec.Command("dockerd", "--config-file", config, "--host", host, "--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"),
 		"--pidfile", filepath.Join(dir, "pid"), "--bridge", "none", "--storage-driver", "vfs")
 	d.Stdout, d.Stderr = logFile, logFile
 	// SIGTERM, so that it ends its containers also when the test is killed.

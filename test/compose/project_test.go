@@ -59,12 +59,18 @@ type project struct {
 	name   string
 	binary string
 	addrs  map[string]string // node -> published address
+	begun  time.Time
+}
+
+// step says how far the test is.
+func (p *project) step(what string) {
+	p.t.Logf("%5.1fs %s", time.Since(p.begun).Seconds(), what)
 }
 
 // newProject makes the image as `make image` does, and starts nothing yet. At the end all of it is removed, and looked for.
 func newProject(t *testing.T, e *engine) *project {
 	t.Helper()
-	p := &project{t: t, engine: e, binary: penstock(t), addrs: map[string]string{}}
+	p := &project{t: t, engine: e, binary: penstock(t), addrs: map[string]string{}, begun: time.Now()}
 	p.name = fmt.Sprintf("penstock-test-%d-%04x", os.Getpid(), rand.Uint32()&0xffff)
 	for _, n := range nodes {
 		p.addrs[n] = freeAddr(t)
