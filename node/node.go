@@ -95,7 +95,7 @@ func open(cfg config.Config, opts Options) (n *Node, err error) {
 			return n, startError(part.name, err)
 		}
 	}
-	n.reader = logread.New(readableLog{n.wal, n.cluster.Mend}, n.machine, entryCacheBytes)
+	n.reader = logread.New(n.wal, n.machine, entryCacheBytes)
 	n.openRunners()
 	n.openRetention()
 	n.openAPI()
