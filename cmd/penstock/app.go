@@ -32,9 +32,10 @@ type app struct {
 	stdout, stderr io.Writer
 	environ        []string
 
-	addr    string
-	output  string
-	timeout time.Duration
+	addr      string
+	output    string
+	timeout   time.Duration
+	tokenFile string
 }
 
 // usageError is a command line that cannot be meant.
@@ -91,6 +92,7 @@ func (a *app) root() *cobra.Command {
 	f := root.PersistentFlags()
 	f.StringVar(&a.addr, "addr", a.defaultAddr(), "nodes to talk to, comma-separated host:port (or $PENSTOCK_ADDR)")
 	f.StringVarP(&a.output, "output", "o", "table", "table | json")
+	f.StringVar(&a.tokenFile, "token-file", a.getenv("PENSTOCK_TOKEN_FILE"), "file with the token to show (or $PENSTOCK_TOKEN_FILE; $PENSTOCK_TOKEN is the token itself)")
 	f.DurationVar(&a.timeout, "timeout", 15*time.Second, "bound on one attempt at one node")
 	root.PersistentPreRunE = func(*cobra.Command, []string) error {
 		if a.output != "table" && a.output != "json" {
@@ -100,7 +102,7 @@ func (a *app) root() *cobra.Command {
 	}
 	group(root)
 	root.AddCommand(a.devCommand(), a.serverCommand(), a.channelCommand(), a.sendCommand(), a.tailCommand(), a.ledgerCommand(),
-		a.explainCommand(), a.dlqCommand(), a.auditCommand(), a.emitterCommand(), a.clusterCommand(), a.healthCommand(), a.configCommand(), a.walCommand(),
+		a.explainCommand(), a.dlqCommand(), a.auditCommand(), a.emitterCommand(), a.clusterCommand(), a.healthCommand(), a.configCommand(), a.tokenCommand(), a.walCommand(),
 		a.benchCommand(), a.versionCommand())
 	return root
 }
@@ -159,7 +161,11 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 
 // connect makes the client of --addr.
 func (a *app) connect() (*client.Client, error) {
-	c, err := client.New(client.Config{Addresses: client.SplitAddresses(a.addr), Timeout: a.timeout})
+	token, err := a.token()
+	if err != nil {
+		return nil, err
+	}
+	c, err := client.New(client.Config{Addresses: client.SplitAddresses(a.addr), Timeout: a.timeout, Token: token})
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--addr: %w", err)}
 	}

@@ -8,16 +8,20 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock/node/access"
 	"penstock/node/config"
 )
 
 func (a *app) configCommand() *cobra.Command {
 	c := group(&cobra.Command{Use: "config", Short: "Check a node's configuration, or print an example"})
 	check := &cobra.Command{
-		Use: "check FILE", Short: "Check a configuration file, with the PENSTOCK_ variables over it", Args: args(cobra.ExactArgs(1)),
+		Use: "check FILE", Short: "Check a configuration file, with the PENSTOCK_ variables over it, and the file of tokens it names", Args: args(cobra.ExactArgs(1)),
 		RunE: func(_ *cobra.Command, list []string) error {
 			cfg, err := config.Load(list[0], a.environ, nil)
 			if err != nil {
+				return err
+			}
+			if _, err := access.Open(cfg.Auth.Tokens, a.getenv); err != nil {
 				return err
 			}
 			warnings := cfg.Warnings()

@@ -53,7 +53,7 @@ func (a *app) devCommand() *cobra.Command {
 			if o.portBase < 1 || o.portBase+devStep*o.nodes > 65535 {
 				return usageError{fmt.Errorf("--port-base %d: leaves no room for %d nodes", o.portBase, o.nodes)}
 			}
-			logger, err := newLogger(a.stderr, "text", logLevel)
+			logger, err := newLogger(a.stderr, "text", logLevel, new(slog.LevelVar))
 			if err != nil {
 				return err
 			}

@@ -30,14 +30,15 @@ var serverFlags = []struct{ flag, key, usage string }{
 }
 
 func (a *app) serverCommand() *cobra.Command {
-	var file, logFormat, logLevel string
+	var file string
 	var set []string
 	values := make([]string, len(serverFlags))
 	c := &cobra.Command{
 		Use:   "server --config FILE",
 		Short: "Run one node",
 		Long: "Runs one node until SIGTERM or SIGINT, then drains it: every accepted request is answered, everything known is\n" +
-			"committed and synced, leadership is handed over. A second signal hurries. Flags win over PENSTOCK_SECTION_KEY\n" +
+			"committed and synced, leadership is handed over. A second signal hurries. SIGHUP reads file and variables anew and says\n" +
+			"what of it a running node takes over. Flags win over PENSTOCK_SECTION_KEY\n" +
 			"variables, and those over the file (penstock config example).",
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -54,17 +55,18 @@ func (a *app) serverCommand() *cobra.Command {
 				}
 				overrides[k] = v
 			}
-			logger, err := newLogger(a.stderr, logFormat, logLevel)
-			if err != nil {
-				return err
+			for flag, key := range map[string]string{"log-format": "log.format", "log-level": "log.level"} {
+				if cmd.Flags().Changed(flag) {
+					overrides[key] = cmd.Flags().Lookup(flag).Value.String()
+				}
 			}
-			return a.serve(cmd.Context(), file, overrides, logger)
+			return a.serve(cmd.Context(), file, overrides)
 		},
 	}
 	f := c.Flags()
 	f.StringVar(&file, "config", a.getenv("PENSTOCK_CONFIG"), "YAML file (or $PENSTOCK_CONFIG)")
-	f.StringVar(&logFormat, "log-format", "json", "json | text")
-	f.StringVar(&logLevel, "log-level", "info", "debug | info | warn | error")
+	f.String("log-format", "json", "json | text (log.format)")
+	f.String("log-level", "info", "debug | info | warn | error (log.level)")
 	f.StringArrayVar(&set, "set", nil, "KEY=VALUE, any setting of the file, as --set drain=10s")
 	for i, s := range serverFlags {
 		f.StringVar(&values[i], s.flag, "", s.usage+" ("+s.key+")")
@@ -72,14 +74,17 @@ func (a *app) serverCommand() *cobra.Command {
 	return c
 }
 
-func (a *app) serve(ctx context.Context, file string, overrides map[string]string, logger *slog.Logger) error {
+func (a *app) serve(ctx context.Context, file string, overrides map[string]string) error {
 	cfg, err := config.Load(file, a.environ, overrides)
 	if err != nil {
 		return err
 	}
-	for _, w := range cfg.Warnings() {
-		logger.Warn("configuration", "warning", w)
+	var level slog.LevelVar
+	logger, err := newLogger(a.stderr, cfg.Log.Format, cfg.Log.Level, &level)
+	if err != nil {
+		return err
 	}
+	warn(logger, cfg)
 	settings, err := chaos.FromEnv(a.getenv)
 	if err != nil {
 		return usageError{err}
@@ -87,7 +92,50 @@ func (a *app) serve(ctx context.Context, file string, overrides map[string]strin
 	defer chaos.Start(settings, logger)()
 	ctx, hurry, stop := untilSignalled(ctx)
 	defer stop()
-	return node.Run(ctx, cfg, node.Options{Logger: logger, Stdout: a.stdout, Hurry: hurry})
+	manager := notifier{socket: a.getenv("NOTIFY_SOCKET"), log: logger}
+	defer context.AfterFunc(ctx, manager.stopping)()
+	return node.Run(ctx, cfg, node.Options{
+		Logger: logger, Level: &level, Stdout: a.stdout, Hurry: hurry,
+		Ready:  func(node.Info) { manager.ready() },
+		Reload: reloads(ctx, manager, logger, func() (config.Config, error) { return config.Load(file, a.environ, overrides) }),
+	})
+}
+
+func warn(logger *slog.Logger, cfg config.Config) {
+	for _, w := range cfg.Warnings() {
+		logger.Warn("configuration", "warning", w)
+	}
+}
+
+// reloads reads the configuration anew at each SIGHUP, while ctx lasts. One that is wrong changes nothing.
+func reloads(ctx context.Context, manager notifier, logger *slog.Logger, load func() (config.Config, error)) <-chan config.Config {
+	out, signals := make(chan config.Config), make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	go func() {
+		defer signal.Stop(signals)
+		for {
+			select {
+			case <-signals:
+			case <-ctx.Done():
+				return
+			}
+			manager.reloading()
+			cfg, err := load()
+			if err != nil {
+				logger.Error("configuration not taken over: nothing was changed", "error", err)
+				manager.ready()
+				continue
+			}
+			warn(logger, cfg)
+			select {
+			case out <- cfg:
+			case <-ctx.Done():
+				return
+			}
+			manager.ready()
+		}
+	}()
+	return out
 }
 
 // untilSignalled ends with the first SIGTERM or SIGINT, and closes hurry at the second.
@@ -114,8 +162,8 @@ func untilSignalled(parent context.Context) (ctx context.Context, hurry <-chan s
 	return ctx, hurried, func() { signal.Stop(signals); close(done); cancel() }
 }
 
-func newLogger(w io.Writer, format, level string) (*slog.Logger, error) {
-	var l slog.Level
+// newLogger makes the process's logger; its level may be changed later.
+func newLogger(w io.Writer, format, level string, l *slog.LevelVar) (*slog.Logger, error) {
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		return nil, usageError{fmt.Errorf("--log-level %q: want debug, info, warn or error", level)}
 	}

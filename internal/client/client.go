@@ -31,6 +31,8 @@ type Config struct {
 	// Timeout bounds one attempt at one node, waits the server was asked for not counted. Default 15s, a little over the
 	// server's own deadline, so that the server's definite answer comes first.
 	Timeout time.Duration
+	// Token is sent with each request; "" sends none. It stands in no error.
+	Token string
 	// Transport is http.DefaultTransport's clone when nil.
 	Transport http.RoundTripper
 }
@@ -39,6 +41,7 @@ type Config struct {
 type Client struct {
 	bases   []string
 	timeout time.Duration
+	token   string
 	http    *http.Client
 	current atomic.Int64 // index into bases of the node that answered last
 }
@@ -51,7 +54,7 @@ func New(cfg Config) (*Client, error) {
 	if len(cfg.Addresses) == 0 {
 		return nil, errors.New("client: no address given")
 	}
-	c := &Client{timeout: cfg.Timeout}
+	c := &Client{timeout: cfg.Timeout, token: cfg.Token}
 	if c.timeout <= 0 {
 		c.timeout = 15 * time.Second
 	}
@@ -205,6 +208,9 @@ func (c *Client) attempt(ctx context.Context, base string, r request) (*http.Res
 	req.GetBody = nil // without it net/http cannot resend a write by itself, which it would with an Idempotency-Key
 	for k, v := range r.header {
 		req.Header[k] = v
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {

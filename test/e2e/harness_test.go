@@ -57,6 +57,8 @@ type options struct {
 	segmentBytes string
 	trailing     int
 	env          []string
+	// more is added to each node's configuration as it is; token is what the clients of the group show.
+	more, token string
 }
 
 // group is a cluster of real processes.
@@ -161,6 +163,7 @@ func (p *proc) writeConfig(seeds []string) {
 	fmt.Fprintf(&b, "wal:\n  storage: %s\n", storage)
 	fmt.Fprintf(&b, "  segment_bytes: %s\n", p.g.opts.segmentBytes)
 	fmt.Fprintf(&b, "dead_letter: {directory: %s}\ndrain: %s\n", p.dlq, p.g.opts.drain)
+	b.WriteString(p.g.opts.more)
 	require.NoError(p.g.t, os.WriteFile(p.config, []byte(b.String()), 0o600))
 }
 
@@ -250,7 +253,16 @@ func (p *proc) waitReady(within time.Duration) {
 
 // client asks this node alone.
 func (p *proc) client() *client.Client {
-	return newClient(p.g.t, p.http)
+	return p.clientAs(p.g.opts.token)
+}
+
+// clientAs asks this node alone, with that token.
+func (p *proc) clientAs(token string) *client.Client {
+	p.g.t.Helper()
+	c, err := client.New(client.Config{Addresses: []string{p.http}, Token: token})
+	require.NoError(p.g.t, err)
+	p.g.t.Cleanup(c.Close)
+	return c
 }
 
 func newClient(t *testing.T, addresses ...string) *client.Client {
@@ -262,7 +274,12 @@ func newClient(t *testing.T, addresses ...string) *client.Client {
 }
 
 // client asks any node.
-func (g *group) client() *client.Client { return newClient(g.t, g.addresses()...) }
+func (g *group) client() *client.Client {
+	c, err := client.New(client.Config{Addresses: g.addresses(), Token: g.opts.token})
+	require.NoError(g.t, err)
+	g.t.Cleanup(c.Close)
+	return c
+}
 
 func (g *group) addresses() []string {
 	var out []string
@@ -409,6 +426,9 @@ func (p *proc) do(method, path, contentType string, body []byte) (status int, an
 	require.NoError(p.g.t, err)
 	if contentType != "" {
 		req.Header.Set("Content-Type", contentType)
+	}
+	if p.g.opts.token != "" {
+		req.Header.Set("Authorization", "Bearer "+p.g.opts.token)
 	}
 	resp, err := (&http.Client{Timeout: 30 * time.Second}).Do(req)
 	require.NoError(p.g.t, err, "%s %s", method, path)
