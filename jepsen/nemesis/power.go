@@ -30,8 +30,9 @@ func cutFlag(a *Act) uint32 {
 	return control.ShutdownDrop
 }
 
-func power(ctx context.Context, a *Act) error {
-	flag := cutFlag(a)
+func power(ctx context.Context, a *Act) error { return cutPower(ctx, a, cutFlag(a)) }
+
+func cutPower(ctx context.Context, a *Act, flag uint32) error {
 	a.Hold = min(a.Hold, 6*time.Second)
 	a.later(func(ctx context.Context) error {
 		return each(a.Nodes, func(n *control.Node) error { return restart(ctx, a, n) })
@@ -52,7 +53,7 @@ func powerFresh(ctx context.Context, a *Act) error {
 	if err := fresh(a, a.Nodes); err != nil {
 		return err
 	}
-	return power(ctx, a)
+	return cutPower(ctx, a, control.ShutdownDrop) // a commit of the journal would write some of it back after all
 }
 
 // fresh syncs the volumes and lets a moment pass, too short for most marks, long enough for some acknowledgements.
