@@ -109,7 +109,17 @@ up: compose-installed image
 down: compose-installed
 	$(COMPOSE) --profile metrics down
 
-bench soak:
+# Penstock beside its peers, on the disk of BENCH_DIR; the tables go to docs/benchmarks.md. A module of its own: peers stay out of go.mod.
+SECONDS   ?= 3
+ROUNDS    ?= 3
+PARTS     ?= ingest,emit
+BENCH_DIR ?= $(CURDIR)/bin
+
+bench: build
+	cd bench && $(GO) build -o $(CURDIR)/bin/compare ./compare
+	bin/compare -binary bin/penstock -dir $(BENCH_DIR) -doc docs/benchmarks.md -seconds $(SECONDS) -rounds $(ROUNDS) -parts $(PARTS)
+
+soak:
 	@echo "make $@: not built yet"; exit 1
 
 clean:
