@@ -18,6 +18,7 @@ type attemptDone struct {
 	notMade    bool  // no lease, or told to stop before it began
 	made       bool
 	cutOff     bool
+	backlog    bool // no attempt: it is to be given up
 }
 
 func (r *runner) atMostOnce() bool { return r.cfg.Semantics == spec.AtMostOnce }
@@ -97,7 +98,9 @@ func (r *runner) launch(w *work) {
 func (r *runner) onAttempt(d attemptDone) {
 	w := d.w
 	now := time.Now()
-	r.gate.Leave(now, d.res, d.made && !d.cutOff, w.retry)
+	if !d.backlog {
+		r.gate.Leave(now, d.res, d.made && !d.cutOff, w.retry)
+	}
 	r.sched.release(w)
 	if d.gone {
 		r.finish(w)
@@ -107,6 +110,10 @@ func (r *runner) onAttempt(d attemptDone) {
 		if d.err != nil {
 			w.due = now.Add(time.Second)
 		}
+		if w.backlog {
+			w.backlog = false
+			r.givingUp--
+		}
 		r.sched.add(w, now)
 		return
 	}
@@ -115,6 +122,8 @@ func (r *runner) onAttempt(d attemptDone) {
 		r.loaded += w.bytes
 	}
 	switch {
+	case d.backlog:
+		r.onBacklog(w)
 	case d.res.OK:
 		r.meter.attempt("delivered", d.took)
 		r.onDelivered(w)
@@ -151,7 +160,7 @@ func (r *runner) onFailed(w *work, d attemptDone) {
 
 	w.attempts++
 	w.unreported++
-	w.failedHere = true
+	w.failedHere, r.anyFailed = true, true
 	out := w.newOutcome(r.cfg.Now())
 	out.Class, out.Status, out.Reason = res.Class, res.Status, res.Reason
 	w.lastFailed = out.At

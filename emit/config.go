@@ -38,6 +38,9 @@ type Config struct {
 	Now func() time.Time
 	// Pending, when set, is asked once a second for the metric penstock_emit_lag_events.
 	Pending func() uint64
+	// Overfull, when set, tells whether more is undelivered than the channel allows. While it does and the destination fails, the
+	// oldest deliveries that wait become dead letters. nil: never.
+	Overfull func() bool
 }
 
 // Deps are what a Run works with. Source, Proposer, DeadLetters, Lease and Sink are required. Run does not close the Sink.

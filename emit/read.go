@@ -127,6 +127,10 @@ func (r *runner) unload(w *work) {
 // finish takes a work whose end is committed out of the window.
 func (r *runner) finish(w *work) {
 	w.done = true
+	if w.backlog {
+		w.backlog = false
+		r.givingUp--
+	}
 	r.unload(w)
 	r.forget(w)
 	r.unpark(w)

@@ -86,6 +86,8 @@ type runner struct {
 
 	leaseLost bool
 	failing   bool
+	anyFailed bool // an attempt of this Run failed
+	givingUp  int  // works with backlog set
 	loggedAt  time.Time
 	parked    int
 	lagAt     time.Time
@@ -132,6 +134,7 @@ func (r *runner) loop(ctx context.Context) error {
 			r.readMore(now)
 		}
 		r.sched.ripen(now)
+		r.giveUpBacklog(now)
 		r.startAttempts(now)
 		r.flushLetters(now)
 		r.flushOutcomes(now)

@@ -27,6 +27,7 @@ type work struct {
 	announced  bool   // at-most-once: the only attempt is announced
 	retry      bool   // holds a slot as a retry
 	parked     bool
+	backlog    bool      // given up since too much is undelivered
 	due        time.Time // local clock; zero is now
 
 	firstFailed, lastFailed time.Time // cluster clock

@@ -25,7 +25,7 @@ func (a *app) channelCommand() *cobra.Command {
 
 func (a *app) channelApply() *cobra.Command {
 	var file string
-	var discard bool
+	var o client.PutOptions
 	c := &cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Create or change the channels of a YAML file (- is standard input)",
@@ -41,11 +41,15 @@ func (a *app) channelApply() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.applyChannels(cmd.Context(), channels, client.PutOptions{Discard: discard})
+			if o.DryRun {
+				return a.dryRunChannels(cmd.Context(), channels, o)
+			}
+			return a.applyChannels(cmd.Context(), channels, o)
 		},
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "YAML file with channels:")
-	c.Flags().BoolVar(&discard, "discard", false, "drop the pending and dead deliveries of emitters that go away")
+	c.Flags().BoolVar(&o.Discard, "discard", false, "drop the pending and dead deliveries of emitters that go away")
+	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "show what would change, and change nothing; fails when it would be refused")
 	return c
 }
 
@@ -103,6 +107,43 @@ func (a *app) applyChannels(ctx context.Context, channels []spec.Channel, o clie
 		}
 	})
 	return errors.Join(failed, err)
+}
+
+// dryRunChannels shows what applying the channels would change, field by field.
+func (a *app) dryRunChannels(ctx context.Context, channels []spec.Channel, o client.PutOptions) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	would := []client.Applied{}
+	var refused error
+	for _, ch := range channels {
+		one, err := c.PutChannel(ctx, ch.Name, ch.Canonical(), o)
+		if err != nil {
+			return fmt.Errorf("channel %q: %w", ch.Name, err)
+		}
+		if one.Refused != "" {
+			refused = errors.Join(refused, fmt.Errorf("channel %q would be refused: %s (--discard drops them)", ch.Name, one.Refused))
+		}
+		would = append(would, one)
+	}
+	err = a.print(map[string]any{"channels": would}, func(w io.Writer) {
+		for _, c := range would {
+			switch {
+			case !c.Changed:
+				fmt.Fprintf(w, "channel %s (%s): unchanged\n", c.Name, c.Semantics)
+			case c.Version == 0:
+				fmt.Fprintf(w, "channel %s (%s): new\n", c.Name, c.Semantics)
+			default:
+				fmt.Fprintf(w, "channel %s (%s): changes version %d\n", c.Name, c.Semantics, c.Version)
+			}
+			for _, change := range c.Changes {
+				fmt.Fprintf(w, "  %s\n", change)
+			}
+		}
+	})
+	return errors.Join(err, refused)
 }
 
 // mentionDiscard adds the way out to a refusal to drop deliveries.

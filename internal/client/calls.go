@@ -101,12 +101,17 @@ func (c *Client) Channel(ctx context.Context, name string) (Channel, error) {
 type PutOptions struct {
 	// Discard allows what would drop pending and dead deliveries.
 	Discard bool
+	// DryRun changes nothing: PutChannel answers what would change.
+	DryRun bool
 }
 
 func (o PutOptions) query() url.Values {
 	q := url.Values{}
 	if o.Discard {
 		q.Set("discard", "1")
+	}
+	if o.DryRun {
+		q.Set("dry_run", "1")
 	}
 	return q
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"penstock/event"
+	"penstock/internal/spec"
 )
 
 // SendResult is the answer to an ingest request.
@@ -43,6 +44,10 @@ type Applied struct {
 	Version   uint64 `json:"version"`
 	Changed   bool   `json:"changed"`
 	Semantics string `json:"semantics"`
+	// Of a dry run only: what would change, and why it would be refused ("" when it would not).
+	DryRun  bool          `json:"dry_run,omitempty"`
+	Changes []spec.Change `json:"changes,omitempty"`
+	Refused string        `json:"refused,omitempty"`
 }
 
 // Ledger is the balance of P3 of one channel.

@@ -111,11 +111,11 @@ func (c *Channel) Validate() error {
 	p.text("type", c.Type)
 	c.validateTypes(p)
 	if len(c.Schema) > 0 {
-		p.add("schema", "validation against a JSON Schema is not built yet; leave it out")
+		if _, err := CompileSchema(c.Schema); err != nil {
+			p.add("schema", "%v", err)
+		}
 	}
-	if len(c.IDFrom) > 0 {
-		p.add("id_from", "deriving ids from data is not built yet; leave it out")
-	}
+	c.validateIDFrom(p)
 	inRange(p, "dedup.window", c.Dedup.Window, minWindow, maxWindow)
 	inRange(p, "dedup.max_keys", c.Dedup.MaxKeys, 1, maxKeys)
 	p.oneOf("dedup.on_full", c.Dedup.OnFull, "refuse", "shorten")
@@ -123,11 +123,7 @@ func (c *Channel) Validate() error {
 	if c.Retention.MaxUnresolved < minUnresolved {
 		p.add("retention.max_unresolved", "%v is not at least %v", c.Retention.MaxUnresolved, minUnresolved)
 	}
-	if c.Retention.OnUnresolved == "dead_letter" {
-		p.add("retention.on_unresolved", "dead_letter is not built yet; say refuse")
-	} else {
-		p.oneOf("retention.on_unresolved", c.Retention.OnUnresolved, "refuse")
-	}
+	c.validateOnUnresolved(p)
 	if len(c.Emitters) > MaxEmitters {
 		p.add("emitters", "%d, more than %d", len(c.Emitters), MaxEmitters)
 	}
@@ -149,6 +145,19 @@ func (c *Channel) Validate() error {
 	}
 	c.validateExactlyOnce(p)
 	return errors.Join(p.list...)
+}
+
+// validateOnUnresolved refuses dead_letter where nothing may become a dead letter.
+func (c *Channel) validateOnUnresolved(p *problems) {
+	const path = "retention.on_unresolved"
+	p.oneOf(path, c.Retention.OnUnresolved, "refuse", "dead_letter")
+	switch {
+	case c.Retention.OnUnresolved != "dead_letter":
+	case c.Semantics == AtMostOnce:
+		p.add(path, "dead_letter, but an at-most-once channel has no dead letters; say refuse")
+	case c.Order != OrderNone && c.OnKeyFailure == "park":
+		p.add(path, "dead_letter, but on_key_failure: park keeps a failing event at the head for as long as it takes; say skip, or refuse here")
+	}
 }
 
 func (c *Channel) validateTypes(p *problems) {

@@ -89,6 +89,7 @@ type API struct {
 	drain   drainState
 	metrics *metrics
 	answers *rate.Limiter // of lines about answers that went wrong
+	schemas schemas
 	handler http.Handler
 }
 

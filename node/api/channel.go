@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
+	"strings"
 
 	"penstock/fsm"
 	"penstock/fsm/command"
@@ -116,7 +118,45 @@ func (a *API) putChannel(w http.ResponseWriter, r *http.Request) {
 		newProblem(http.StatusBadRequest, kindBadRequest, "bad channel spec", err.Error()).notCommitted().write(w)
 		return
 	}
+	if r.URL.Query().Get("dry_run") == "1" {
+		a.dryRun(w, r, &c)
+		return
+	}
 	a.changeChannel(w, r, command.Encode(command.ChannelPut{Spec: c.Canonical(), Discard: r.URL.Query().Get("discard") == "1"}))
+}
+
+// dryRun says what applying the spec would change, and what would stand in its way. It changes nothing.
+func (a *API) dryRun(w http.ResponseWriter, r *http.Request, want *spec.Channel) {
+	ctx, cancel := a.requestContext(r)
+	defer cancel()
+	if prob := a.readIndex(ctx); prob != nil {
+		prob.write(w)
+		return
+	}
+	out := map[string]any{"name": want.Name, "semantics": want.Semantics, "dry_run": true}
+	changes := spec.Diff(nil, want)
+	if ch, ok := a.deps.Machine.Channel(want.Name); ok {
+		changes = spec.Diff(&ch.Spec, want)
+		out["index"], out["version"] = ch.Index, ch.Version
+		if why := a.goingDeliveries(ch, want); why != "" && r.URL.Query().Get("discard") != "1" {
+			out["refused"] = why
+		}
+	}
+	out["changed"], out["changes"] = len(changes) > 0, changes
+	writeJSON(w, out)
+}
+
+// goingDeliveries names the emitters that the spec takes out and that still have deliveries to lose; "" when there are none.
+func (a *API) goingDeliveries(ch fsm.ChannelInfo, want *spec.Channel) string {
+	var all []string
+	for _, old := range ch.Spec.Emitters {
+		e, ok := a.deps.Machine.EmitterNamed(ch.Index, old.Name)
+		stays := slices.ContainsFunc(want.Emitters, func(n spec.Emitter) bool { return n.Name == old.Name })
+		if ok && !stays && e.Pending+e.Dead+e.Poison > 0 {
+			all = append(all, fmt.Sprintf("emitter %s has %d pending, %d dead and %d poison deliveries", old.Name, e.Pending, e.Dead, e.Poison))
+		}
+	}
+	return strings.Join(all, "; ")
 }
 
 func (a *API) deleteChannel(w http.ResponseWriter, r *http.Request) {
@@ -142,6 +182,9 @@ func (a *API) changeChannel(w http.ResponseWriter, r *http.Request, cmd []byte) 
 		return
 	}
 	_ = a.readIndex(ctx) // it is committed either way
+	a.schemas.forget(func(index uint64) bool {
+		return slices.ContainsFunc(a.deps.Machine.Channels(), func(c fsm.ChannelInfo) bool { return c.Index == index })
+	})
 	name := r.PathValue("channel")
 	out := map[string]any{"name": name, "index": result.Index, "version": result.Version, "changed": result.Changed}
 	if ch, ok := a.deps.Machine.Channel(name); ok {

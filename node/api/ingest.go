@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,7 +13,6 @@ import (
 	"penstock/event"
 	"penstock/fsm"
 	"penstock/fsm/command"
-	"penstock/internal/spec"
 )
 
 // staleSpecRetries bounds how often a batch is validated anew because the channel changed under it.
@@ -101,8 +99,9 @@ func (a *API) accept(ctx context.Context, w http.ResponseWriter, r *http.Request
 		index, _ := a.deps.Machine.Applied()
 		return &ingestAnswer{Index: index}, nil
 	}
+	made := withoutID(events)
 	for range staleSpecRetries {
-		poison, prob := validate(ch, events)
+		poison, prob := a.validate(ctx, ch, events, made)
 		if prob == nil {
 			prob = a.room(ch)
 		}
@@ -217,28 +216,6 @@ func detail(result command.BatchResult, events []event.Event) []eventAnswer {
 	return out
 }
 
-// validate holds the events against the channel's spec. poison marks those that on_invalid: poison keeps all the same; nil
-// when there are none.
-func validate(ch fsm.ChannelInfo, events []event.Event) (poison []bool, prob *problem) {
-	for i := range events {
-		e := &events[i]
-		if ch.Spec.Semantics == spec.ExactlyOnce && e.ServerID {
-			return nil, badEvent(i, "id", "an exactly-once channel takes only events with a producer's id")
-		}
-		if len(ch.Spec.Types) == 0 || slices.Contains(ch.Spec.Types, e.Type) {
-			continue
-		}
-		if ch.Spec.OnInvalid != "poison" {
-			return nil, badEvent(i, "type", fmt.Sprintf("type %.128q is not among the channel's types", e.Type))
-		}
-		if poison == nil {
-			poison = make([]bool, len(events))
-		}
-		poison[i] = true
-	}
-	return poison, nil
-}
-
 // room refuses new events while an emitter of the channel has more undelivered than retention.max_unresolved (P8). It looks
 // at what this node has applied, so the bound may be passed by what is under way.
 //
@@ -257,6 +234,9 @@ func (a *API) room(ch fsm.ChannelInfo) *problem {
 			full+"; delivery goes on and makes room").notCommitted().retryAfter(5 * time.Second)
 	}
 	most := uint64(ch.Spec.Retention.MaxUnresolved)
+	if ch.Spec.Retention.OnUnresolved == "dead_letter" {
+		most += most / 8 // the owner makes room while the destination fails; one that is only slow is waited for
+	}
 	for _, e := range ch.Spec.Emitters {
 		info, ok := a.deps.Machine.EmitterNamed(ch.Index, e.Name)
 		if ok && info.UnresolvedBytes > most {

@@ -57,7 +57,7 @@ func (a *API) table() []route {
 		{pattern: "GET /v1/channels/{channel}/offsets/{source}/{partition}", need: follows, query: q("stale"), handle: a.offset},
 		{pattern: "GET /v1/channels", need: views, query: q("stale"), handle: a.listChannels},
 		{pattern: "GET /v1/channels/{channel}", need: views, query: q("stale"), handle: a.getChannel},
-		{pattern: "PUT /v1/channels/{channel}", need: administs, query: q("discard", "timeout"), body: maxSpecBytes, change: true, action: "channel.put", audit: true, handle: a.putChannel},
+		{pattern: "PUT /v1/channels/{channel}", need: administs, query: q("discard", "dry_run", "timeout"), body: maxSpecBytes, change: true, action: "channel.put", audit: true, handle: a.putChannel},
 		{pattern: "DELETE /v1/channels/{channel}", need: administs, query: q("discard", "timeout"), change: true, action: "channel.delete", audit: true, handle: a.deleteChannel},
 		{pattern: "GET /v1/events/{id...}", need: views, query: q("source", "stale"), handle: a.explain},
 		{pattern: "GET /v1/dlq", need: views, query: q("channel", "emitter", "state", "after", "stale"), handle: a.listDeadLetters},

@@ -266,7 +266,20 @@ func runConfig(info fsm.EmitterInfo, deps Deps) emit.Config {
 		Channel: info.Channel, ChannelIndex: info.ChannelIndex, EmitterIndex: info.EmitterIndex, Epoch: info.Epoch,
 		Emitter: info.Spec, Semantics: info.Semantics, Order: info.Order, OnKeyFailure: info.OnKeyFailure,
 		Node: deps.NodeID, Now: deps.Cluster.Now, Grace: deps.Grace, Drain: deps.Flush,
-		Pending: func() uint64 { return pending(deps.Machine, info) },
+		Pending: func() uint64 { return pending(deps.Machine, info) }, Overfull: overfull(deps.Machine, info),
+	}
+}
+
+// overfull tells whether the emitter has more undelivered than its channel allows; nil unless that is to end in dead letters.
+func overfull(m *fsm.Machine, info fsm.EmitterInfo) func() bool {
+	ch, ok := m.Channel(info.Channel)
+	if !ok || ch.Spec.Retention.OnUnresolved != "dead_letter" {
+		return nil
+	}
+	most := uint64(ch.Spec.Retention.MaxUnresolved)
+	return func() bool {
+		now, ok := m.Emitter(info.ChannelIndex, info.EmitterIndex)
+		return ok && now.UnresolvedBytes > most
 	}
 }
 
