@@ -33,10 +33,10 @@ func hunts() map[mutant.Name]hunt {
 	return map[mutant.Name]hunt{
 		mutant.AckBeforeFsync:       {[]string{"power-fresh"}, 30 * time.Second, busy},
 		mutant.SkipDirFsync:         {[]string{"power-all", "power-some"}, 40 * time.Second, small},
-		mutant.TruncateAtBadCRC:     {[]string{"flip-pair"}, 40 * time.Second, nil},
+		mutant.TruncateAtBadCRC:     {[]string{"flip-pair"}, 20 * time.Second, nil},
 		mutant.DedupNotInSnapshot:   {[]string{"replace-all"}, 10 * time.Second, trimmed},
 		mutant.OutcomeBeforeDLQSync: {[]string{"dest-refuse"}, 20 * time.Second, letters},
-		mutant.EmitOldEpoch:         {[]string{"pause", "partition"}, 60 * time.Second, nil},
+		mutant.EmitOldEpoch:         {[]string{"owner-cut"}, 25 * time.Second, busy},
 		mutant.LabelAtFloor:         {[]string{"replace-all"}, 10 * time.Second, trimmed},
 		mutant.NoBaseRecord:         {[]string{"replace-all"}, 10 * time.Second, trimmed},
 		mutant.WipedNodeKeepsID:     {[]string{"lost-disk"}, 10 * time.Second, nil},

@@ -25,6 +25,8 @@ type Env struct {
 	Destination func(ctx context.Context, emitter, mode string) error
 	Failures    func(ctx context.Context) (int, error)
 	Emitters    []string // webhook emitters
+	// Owner is the host that owns an emitter, as a node other than not tells it.
+	Owner func(ctx context.Context, emitter, not string) (host string, err error)
 	// Join and Remove change the membership; they are how a lost disk comes back under a new id.
 	Join   func(ctx context.Context, id string) error
 	Remove func(ctx context.Context, id string) error
@@ -127,7 +129,7 @@ type Fault struct {
 
 // Kinds lists every fault, by the order of the README.
 func Kinds() []Fault {
-	return slices.Concat(processFaults(), powerFaults(), networkFaults(), diskFaults(), damageFaults(), destinationFaults())
+	return slices.Concat(processFaults(), powerFaults(), networkFaults(), diskFaults(), damageFaults(), destinationFaults(), ownerFaults())
 }
 
 // Find gives the fault of a name.

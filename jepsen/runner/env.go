@@ -12,6 +12,7 @@ import (
 
 	"penstock/jepsen/client"
 	"penstock/jepsen/nemesis"
+	"penstock/jepsen/workload"
 )
 
 func (r *run) nemesisEnv() *nemesis.Env {
@@ -39,6 +40,7 @@ func (r *run) nemesisEnv() *nemesis.Env {
 			}
 			return nil
 		},
+		Owner: r.owner,
 		First: func(ctx context.Context, host string) (uint64, error) {
 			for _, c := range r.clients {
 				if c.Node == host {
@@ -59,6 +61,32 @@ func (r *run) nemesisEnv() *nemesis.Env {
 			})
 		},
 	}
+}
+
+// owner is the host that owns an emitter, as any node but one tells it; "" when none does.
+func (r *run) owner(ctx context.Context, emitter, not string) (string, error) {
+	err := fmt.Errorf("no emitter %s", emitter)
+	for _, e := range workload.Emitters() {
+		if e.Name != emitter {
+			continue
+		}
+		for _, c := range r.clients {
+			if c.Node == not {
+				continue
+			}
+			var l client.Ledger
+			if l, err = c.Ledger(ctx, e.Channel); err != nil {
+				continue
+			}
+			for _, row := range l.Emitters {
+				if row.Emitter == emitter {
+					host, _, _ := strings.Cut(row.Owner, "r") // n2r1 runs on n2
+					return host, nil
+				}
+			}
+		}
+	}
+	return "", err
 }
 
 func (r *run) member(ctx context.Context, method, path, body string) error {
