@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,7 +66,7 @@ func (r *run) patience(bound time.Duration) time.Duration {
 
 // resolved: without new events, no delivery stays pending.
 func (r *run) resolved(ctx context.Context) {
-	r.within(ctx, "deliveries resolved", r.patience(boundResolved), func(ctx context.Context) error {
+	r.within(ctx, "deliveries resolved", r.patience(cmp.Or(r.o.Resolve, boundResolved)), func(ctx context.Context) error {
 		return poll(ctx, func(ctx context.Context) error {
 			for _, channel := range r.channels() {
 				l, err := r.anyLedger(ctx, channel)

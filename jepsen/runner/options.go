@@ -37,6 +37,7 @@ type Options struct {
 	Trailing int           `json:"trailing,omitempty"`  // log entries kept behind a snapshot; 0 is the product's default
 	Keep     string        `json:"keep"`                // retention of the channels; 0s makes the log go as early as it may
 	KeepData bool          `json:"keep_data,omitempty"` // also of a run that passed
+	Resolve  time.Duration `json:"resolve,omitempty"`   // how long deliveries may stay pending at the end; 0 is boundResolved
 	Patience float64       `json:"patience,omitempty"`  // factor on the bounds of the liveness phase, for slow machines; 0 is 1
 	Quiet    bool          `json:"-"`                   // no progress on standard error
 
