@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/hashicorp/raft"
 )
 
 const (
@@ -23,18 +25,16 @@ func (c *Cluster) Drain(ctx context.Context) error {
 	if err := c.settle(ctx, t); err != nil {
 		return err
 	}
-	voters := 0
-	for _, m := range c.Members() {
-		if m.Suffrage == "voter" {
-			voters++
-		}
-	}
-	if voters < 2 || t.ctx.Err() != nil {
+	if t.ctx.Err() != nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, transferAfter)
 	defer cancel()
-	if err := await(ctx, t.raft.LeadershipTransfer()); err != nil && t.ctx.Err() == nil {
+	to := c.successor(t)
+	if to == "" {
+		return nil
+	}
+	if err := await(ctx, t.raft.LeadershipTransferToServer(raft.ServerID(to), raft.ServerAddress(to))); err != nil && t.ctx.Err() == nil {
 		c.logger.Info("leadership was not handed over", "error", err)
 	}
 	return nil
@@ -71,6 +71,7 @@ func (c *Cluster) Close() error {
 	if c.client != nil {
 		c.client.Close()
 	}
+	c.stopGossip()
 	for _, l := range []*listener{c.raftPort, c.gossipPort} {
 		if l != nil {
 			l.Close()

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"penstock/cluster/gossip"
 )
 
 // Cluster is one node's membership. Open starts it, Close ends it; everything between is safe from any goroutine.
@@ -30,6 +32,13 @@ type Cluster struct {
 	raftLogger *raftLogger
 
 	raftPort, gossipPort *listener
+	packets              net.PacketConn // UDP on the gossip port, until gossip takes it
+	keys                 *gossip.Keyring
+	gossip               atomic.Pointer[gossip.Gossip] // nil until this node has a cluster
+	gossipWake           chan struct{}                 // gossip knows something new
+	refusals             gossipRefusals
+	boot                 ID16 // of this process
+	wasRemoved           atomic.Bool
 	raftAddr, gossipAddr string // as told to the others
 	server               *peerServer
 	client               *peerClient
@@ -80,7 +89,7 @@ func Open(cfg Config, log Log, sm StateMachine) (*Cluster, error) {
 	cfg = cfg.withDefaults()
 	c := &Cluster{
 		cfg: cfg, logger: cfg.Logger, log: newLogStore(log), sm: sm,
-		rebuilds: make(chan struct{}, 1), clock: newStampClock(time.Now), lease: newOwnerLease(time.Now),
+		rebuilds: make(chan struct{}, 1), gossipWake: make(chan struct{}, 1), boot: newID16(), clock: newStampClock(time.Now), lease: newOwnerLease(time.Now),
 		inFlight: admission{limit: cfg.InFlightBytes},
 	}
 	c.raftLogger = newRaftLogger(c.logger)
@@ -101,6 +110,9 @@ func (c *Cluster) open() error {
 	}
 	if c.metrics, err = newMetrics(c.cfg.Registerer); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
+	}
+	if c.keys, err = gossip.NewKeyring(c.cfg.GossipKeys); err != nil {
+		return fmt.Errorf("gossip keys: %w", err)
 	}
 	if c.id, err = openIdentity(c.cfg.DataDir, c.cfg.NodeID, c.cfg.Name); err != nil {
 		return err
@@ -177,13 +189,14 @@ func (c *Cluster) listen() error {
 	if c.cfg.GossipAddr == "" {
 		return nil
 	}
-	if c.gossipPort, err = listen(c.cfg.GossipAddr, c.logger, c.acceptHello); err != nil {
+	if err := c.listenGossip(); err != nil {
 		return err
 	}
 	if c.gossipAddr, err = c.advertised("gossip", c.cfg.GossipAdvertise, c.gossipPort); err != nil {
 		return err
 	}
 	c.gossipPort.handle(kindHello, c.answerHello)
+	c.gossipPort.handle(kindGossip, c.serveGossip)
 	return nil
 }
 
@@ -218,13 +231,6 @@ func (c *Cluster) acceptPeer(h connHeader) error {
 		return fmt.Errorf("meant for node %q", h.To)
 	case checkNodeID(h.From) != nil:
 		return fmt.Errorf("from %q", h.From)
-	}
-	return c.linkUp(h.From)
-}
-
-func (c *Cluster) acceptHello(h connHeader) error {
-	if h.Kind != kindHello {
-		return fmt.Errorf("connection kind %d on the gossip port", h.Kind)
 	}
 	return c.linkUp(h.From)
 }

@@ -69,7 +69,10 @@ type Config struct {
 	GossipAdvertise string
 	HTTPAdvertise   string   // shown to the others, not used here
 	Seeds           []string // gossip addresses, the same list on each node that may bootstrap, self among them
-	Single          bool     // a cluster of one: bootstraps itself and asks nobody
+	// GossipKeys (16, 24 or 32 bytes each) seal what goes over the gossip port: the first seals, all open. None: plain.
+	GossipKeys [][]byte
+	NodeTold        // what this node tells of itself by gossip; texts of at most 64 bytes
+	Single     bool // a cluster of one: bootstraps itself and asks nobody
 
 	Timers        Timers
 	SnapshotBytes int64 // log bytes after which a snapshot is due; 128 MiB
@@ -90,6 +93,9 @@ type Config struct {
 	Lock       *DirLock // of DataDir, when the caller took it already; it stays the caller's to release
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
+	// Removed is told, once, that this node is no member any more; it should drain and end the process with the error's exit code
+	// (ExitRemoved). Until then the node disturbs nobody. nil: Fatal.
+	Removed func(err error)
 	// Fatal ends the process with the exit code. It should not return; if it does, the cluster stays inert until Close.
 	Fatal func(exitCode int, err error)
 }

@@ -12,6 +12,7 @@ const (
 	ExitForeign = 11
 	ExitInUse   = 12
 	ExitTooNew  = 13
+	ExitRemoved = 15
 )
 
 // ExitError is an error that ends the process with a code of its own.
@@ -37,6 +38,8 @@ var (
 	ErrTooNew = errors.New("the data directory was written by a newer version")
 	// ErrDamaged: something on disk that must be there and right is not.
 	ErrDamaged = errors.New("the data directory is damaged")
+	// ErrRemoved: this node was a member and is none any more.
+	ErrRemoved = errors.New("this node was removed from the cluster")
 	// ErrClosed: the cluster was closed.
 	ErrClosed = errors.New("cluster closed")
 	// ErrNoLeader: nobody leads right now; nothing was done.

@@ -13,6 +13,8 @@ import (
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
+
+	"penstock/cluster/gossip"
 )
 
 var update = flag.Bool("update", false, "write the fixtures of this version anew; only before it was ever released")
@@ -178,7 +180,7 @@ func FuzzFrames(f *testing.F) {
 
 func FuzzReadHello(f *testing.F) {
 	var b bytes.Buffer
-	writeHello(&b, &hello{Self: peerInfo{ID: "n1"}, ClusterName: "x"})
+	require.NoError(f, writeHello(&b, &hello{Self: peerInfo{ID: "n1"}, ClusterName: "x"}, &gossip.Keyring{}))
 	f.Add(b.Bytes())
-	f.Fuzz(func(t *testing.T, b []byte) { readHello(bytes.NewReader(b)) })
+	f.Fuzz(func(t *testing.T, b []byte) { readHello(bytes.NewReader(b), &gossip.Keyring{}) })
 }

@@ -29,6 +29,8 @@ const (
 	kindRaft  connKind = 1
 	kindPeer  connKind = 2
 	kindHello connKind = 3 // on the gossip port; cluster id and `to` may be empty
+	// kindGossip is a stream of memberlist, on the gossip port; `to` is empty.
+	kindGossip connKind = 4
 )
 
 type connHeader struct {

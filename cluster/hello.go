@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/hashicorp/raft"
+
+	"penstock/cluster/gossip"
 )
 
 const (
@@ -29,12 +32,23 @@ type hello struct {
 	HasState    bool     `json:"has_state"`
 	SeedsHash   uint64   `json:"seeds_hash"`
 	// Voters are those of the newest configuration the node holds, as of ConfigIndex.
-	Voters      []string   `json:"voters,omitempty"`
-	ConfigIndex uint64     `json:"config_index,omitempty"`
-	Peers       []peerInfo `json:"peers,omitempty"`
+	Voters      []string `json:"voters,omitempty"`
+	ConfigIndex uint64   `json:"config_index,omitempty"`
+	// Members are all of that configuration, with or without a vote.
+	Members []string   `json:"members,omitempty"`
+	Peers   []peerInfo `json:"peers,omitempty"`
 	// You is what the answering node knows of the asking one, from before it heard it.
 	You *peerInfo `json:"you,omitempty"`
+	// Boot is of the process: whoever answers with another one under our id is somebody else.
+	Boot ID16 `json:"boot"`
+	// Supersedes are the clusters that were recovered as this one.
+	Supersedes []ID16 `json:"supersedes,omitempty"`
+	// Refused is all that a node answers, unsealed, whose keys do not open what it was asked.
+	Refused string `json:"refused,omitempty"`
 }
+
+// helloBound is authenticated with a sealed hello, so that nothing else of the port can be passed off as one.
+var helloBound = []byte("penstock hello")
 
 // seedsHash tells whether two nodes were given the same seeds; the order does not matter.
 func seedsHash(seeds []string) uint64 {
@@ -43,16 +57,21 @@ func seedsHash(seeds []string) uint64 {
 	return xxhash.Sum64String(strings.Join(slices.Compact(sorted), "\n"))
 }
 
-func writeHello(w io.Writer, h *hello) error {
+func writeHello(w io.Writer, h *hello, keys *gossip.Keyring) error {
 	body, err := json.Marshal(h)
 	if err != nil {
 		return fmt.Errorf("encode hello: %w", err)
+	}
+	if h.Refused == "" {
+		if body, err = keys.Seal(body, helloBound); err != nil {
+			return fmt.Errorf("seal hello: %w", err)
+		}
 	}
 	_, err = w.Write(append(binary.LittleEndian.AppendUint32(nil, uint32(len(body))), body...))
 	return err
 }
 
-func readHello(r io.Reader) (*hello, error) {
+func readHello(r io.Reader, keys *gossip.Keyring) (*hello, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return nil, fmt.Errorf("read hello: %w", err)
@@ -66,7 +85,15 @@ func readHello(r io.Reader) (*hello, error) {
 		return nil, fmt.Errorf("read hello: %w", err)
 	}
 	h := &hello{}
-	if err := json.Unmarshal(body, h); err != nil {
+	if json.Unmarshal(body, h) == nil && h.Refused != "" {
+		return nil, fmt.Errorf("refused: %.200q", h.Refused)
+	}
+	opened, err := keys.Open(body, helloBound)
+	if err != nil {
+		return nil, fmt.Errorf("hello: %w", err)
+	}
+	h = &hello{}
+	if err := json.Unmarshal(opened, h); err != nil {
 		return nil, fmt.Errorf("decode hello: %w", err)
 	}
 	return h, checkNodeID(h.Self.ID)
@@ -80,9 +107,10 @@ func (c *Cluster) ourHello() *hello {
 	h := &hello{
 		Self:        c.selfLocked(),
 		ClusterName: c.cfg.Name, ClusterID: c.id.ClusterID, HasState: !c.id.ClusterID.IsZero(),
-		SeedsHash: seedsHash(c.cfg.Seeds), ConfigIndex: index, Peers: c.book.all(),
+		SeedsHash: seedsHash(c.cfg.Seeds), ConfigIndex: index, Peers: c.book.all(), Boot: c.boot, Supersedes: c.id.Supersedes,
 	}
 	for _, s := range conf.Servers {
+		h.Members = append(h.Members, string(s.ID))
 		if s.Suffrage == raft.Voter {
 			h.Voters = append(h.Voters, string(s.ID))
 		}
@@ -100,7 +128,12 @@ func (c *Cluster) selfLocked() peerInfo {
 // answerHello serves one hello. A node that is not who it says is told so, and not remembered.
 func (c *Cluster) answerHello(conn net.Conn, _ connHeader) {
 	conn.SetDeadline(time.Now().Add(helloTimeout))
-	asked, err := readHello(conn)
+	asked, err := readHello(conn, c.keys)
+	if errors.Is(err, gossip.ErrKey) {
+		c.refuse("key", conn.RemoteAddr().String(), "a hello from "+conn.RemoteAddr().String()+" is not sealed with a key of cluster.gossip_keys")
+		writeHello(conn, &hello{Refused: "hello " + err.Error()}, c.keys)
+		return
+	}
 	if err != nil {
 		c.logger.Debug("hello not understood", "remote", conn.RemoteAddr().String(), "error", err)
 		return
@@ -109,7 +142,11 @@ func (c *Cluster) answerHello(conn net.Conn, _ connHeader) {
 	if known, ok := c.book.get(asked.Self.ID); ok && known.Member {
 		ours.You = &known
 	}
-	if err := writeHello(conn, ours); err != nil {
+	if err := writeHello(conn, ours, c.keys); err != nil {
+		return
+	}
+	if asked.Self.ID == c.cfg.NodeID && asked.Boot != c.boot {
+		c.refuse("conflict", asked.Self.ID, "another process goes by the id of this node: hello from "+conn.RemoteAddr().String())
 		return
 	}
 	if asked.ClusterName == c.cfg.Name && (asked.ClusterID.IsZero() || ours.ClusterID.IsZero() || asked.ClusterID == ours.ClusterID) {
@@ -120,7 +157,7 @@ func (c *Cluster) answerHello(conn net.Conn, _ connHeader) {
 // heard takes what another node said of itself and of others.
 func (c *Cluster) heard(h *hello) {
 	if err := c.book.learn(h.Self); err != nil {
-		c.logger.Warn("a node is not who it says it is", "peer", h.Self.ID, "error", err)
+		c.refuse("conflict", h.Self.ID, "a node is not who it says it is: "+err.Error())
 		return
 	}
 	for _, p := range h.Peers {
@@ -132,12 +169,14 @@ func (c *Cluster) heard(h *hello) {
 
 // helloAnswer is what one address answered.
 type helloAnswer struct {
-	addr string
+	addr   string
+	remote string // the IP address and port behind it
 	*hello
 	err error
 }
 
-// askAll says hello to every seed and to every node known, at once, and gives the answers in the order of addresses.
+// askAll says hello to every seed, to every node known and to those that gossip shows, at once, and gives the answers in the order of
+// addresses. Names are resolved at each dial.
 func (c *Cluster) askAll(ctx context.Context) []helloAnswer {
 	addrs := slices.Clone(c.cfg.Seeds)
 	for _, p := range c.book.all() {
@@ -145,33 +184,36 @@ func (c *Cluster) askAll(ctx context.Context) []helloAnswer {
 			addrs = append(addrs, p.Gossip)
 		}
 	}
+	addrs = append(addrs, c.gossipHints()...)
 	slices.Sort(addrs)
 	addrs = slices.Compact(addrs)
 	answers := make([]helloAnswer, len(addrs))
 	var wg sync.WaitGroup
 	for i, addr := range addrs {
 		wg.Go(func() {
-			h, err := c.ask(ctx, addr)
-			answers[i] = helloAnswer{addr: addr, hello: h, err: err}
+			answers[i] = c.ask(ctx, addr)
 		})
 	}
 	wg.Wait()
 	return answers
 }
 
-func (c *Cluster) ask(ctx context.Context, addr string) (*hello, error) {
+func (c *Cluster) ask(ctx context.Context, addr string) (a helloAnswer) {
+	a.addr = addr
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
-	conn, err := dial(ctx, addr, connHeader{Kind: kindHello, From: c.cfg.NodeID})
-	if err != nil {
-		return nil, err
+	var conn net.Conn
+	if conn, a.err = dial(ctx, addr, connHeader{Kind: kindHello, From: c.cfg.NodeID}); a.err != nil {
+		return a
 	}
 	defer conn.Close()
+	a.remote = conn.RemoteAddr().String()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	conn.SetDeadline(time.Now().Add(helloTimeout))
-	if err := writeHello(conn, c.ourHello()); err != nil {
-		return nil, err
+	if a.err = writeHello(conn, c.ourHello(), c.keys); a.err != nil {
+		return a
 	}
-	return readHello(conn)
+	a.hello, a.err = readHello(conn, c.keys)
+	return a
 }

@@ -62,6 +62,8 @@ type identity struct {
 	ClusterName string   `json:"cluster_name"`
 	ClusterID   ID16     `json:"cluster_id"`
 	Bootstrap   []string `json:"bootstrap,omitempty"`
+	// Supersedes are the ids this cluster had before it was recovered with a majority lost; nodes of those are refused.
+	Supersedes []ID16 `json:"supersedes,omitempty"`
 }
 
 type identityFile struct {

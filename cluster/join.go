@@ -39,6 +39,7 @@ func (c *Cluster) join(ctx context.Context) {
 		}
 		select {
 		case <-time.After(pause):
+		case <-c.gossipWake:
 		case <-ctx.Done():
 		}
 	}
@@ -51,8 +52,16 @@ func (c *Cluster) joinRound(ctx context.Context) error {
 	}
 	ours := c.ourHello()
 	answers, err := c.sift(ours, answers)
-	if err != nil || c.instance() != nil {
+	if err != nil {
 		return err
+	}
+	if index, ok := removedAt(ours, answers); ok {
+		c.removed(index)
+		return nil
+	}
+	c.gossipRound(answers)
+	if c.instance() != nil {
+		return nil
 	}
 	if ours.ClusterID.IsZero() {
 		if err := c.enter(ours, answers); err != nil {
@@ -90,9 +99,15 @@ func (c *Cluster) sift(ours *hello, answers []helloAnswer) ([]helloAnswer, error
 		case a.ClusterName != ours.ClusterName:
 			a.err = fmt.Errorf("belongs to cluster %q", a.ClusterName)
 		case !a.ClusterID.IsZero() && !ours.ClusterID.IsZero() && a.ClusterID != ours.ClusterID:
+			c.refuse("foreign", a.Self.ID, fmt.Sprintf("node %s at %s belongs to another cluster by the name %q", a.Self.ID, a.addr, a.ClusterName))
 			a.err = fmt.Errorf("belongs to another cluster, %s, by the name %q", a.ClusterID, a.ClusterName)
-		case a.Self.ID == ours.Self.ID && a.Self.Directory != ours.Self.Directory:
-			a.err = fmt.Errorf("another node with the id %s", a.Self.ID)
+		case slices.Contains(a.Supersedes, ours.ClusterID) && !ours.ClusterID.IsZero():
+			return nil, foreign("this directory is of cluster %s, which was recovered as %s (node %s); bring the node back under a new id",
+				ours.ClusterID, a.ClusterID, a.Self.ID)
+		case a.Self.ID == ours.Self.ID && a.Boot != c.boot:
+			if a.err = c.sameID(ours, a); c.instance() == nil {
+				return nil, a.err
+			}
 		case a.You != nil && a.Self.ID != ours.Self.ID:
 			if err := a.You.knows(ours.Self); err != nil {
 				return nil, fmt.Errorf("refused by node %s: %w; bring the node back under a new id", a.Self.ID, err)
@@ -103,6 +118,56 @@ func (c *Cluster) sift(ours *hello, answers []helloAnswer) ([]helloAnswer, error
 		}
 	}
 	return answers, nil
+}
+
+// sameID is another process that goes by this node's id: on a copy of its directory, or on one of its own.
+func (c *Cluster) sameID(ours *hello, a *helloAnswer) error {
+	c.refuse("conflict", a.Self.ID, fmt.Sprintf("another process goes by the id %s at %s", a.Self.ID, a.addr))
+	if a.Self.Directory == ours.Self.Directory {
+		return exitError(ExitInUse, ErrInUse, "node %s runs at %s on a copy of this directory", a.Self.ID, a.addr)
+	}
+	return foreign("the id %s is that of a node that runs at %s; give this one another node.id", a.Self.ID, a.addr)
+}
+
+// removedAt tells whether the cluster goes on without this node, and since which index: more than half of the voters of the newest
+// committed configuration say so, and this node was a member before.
+func removedAt(ours *hello, answers []helloAnswer) (index uint64, removed bool) {
+	var newest *hello
+	was := slices.Contains(ours.Members, ours.Self.ID)
+	for _, a := range answers {
+		if a.err != nil || a.Self.ID == ours.Self.ID {
+			continue
+		}
+		if newest == nil || a.ConfigIndex > newest.ConfigIndex {
+			newest = a.hello
+		}
+		was = was || a.You != nil
+	}
+	if newest == nil || !was || newest.ConfigIndex < ours.ConfigIndex || len(newest.Voters) == 0 || slices.Contains(newest.Members, ours.Self.ID) {
+		return 0, false
+	}
+	agree := 0
+	for _, a := range answers {
+		if a.err == nil && a.ConfigIndex == newest.ConfigIndex && slices.Contains(newest.Voters, a.Self.ID) {
+			agree++
+		}
+	}
+	return newest.ConfigIndex, agree > len(newest.Voters)/2
+}
+
+// removed ends this node's part. It may be told again: until the process ends the cluster is asked on.
+func (c *Cluster) removed(index uint64) {
+	if !c.wasRemoved.CompareAndSwap(false, true) {
+		return
+	}
+	err := exitError(ExitRemoved, ErrRemoved, "the members as of index %d are without %s; `penstock cluster join %s` takes it in again",
+		index, c.cfg.NodeID, c.cfg.NodeID)
+	c.logger.Warn("this node is no member any more", "index", index)
+	if c.cfg.Removed == nil {
+		c.fatal(ExitRemoved, err)
+		return
+	}
+	c.cfg.Removed(err)
 }
 
 // enter gives a node without state its cluster: that of whoever has one, or a new one.

@@ -140,10 +140,17 @@ func (c *Cluster) lead(t *tenure) {
 
 // prepare passes the barrier, sets the clock and proposes the first command of a new cluster.
 func (c *Cluster) prepare(t *tenure) bool {
+	var transfer transferGuard // one of an earlier term of this node
 	for {
-		if err := await(t.ctx, t.raft.Barrier(applyEnqueue)); err == nil {
+		err := await(t.ctx, t.raft.Barrier(applyEnqueue))
+		if err == nil {
 			break
-		} else if t.ctx.Err() != nil {
+		}
+		if t.ctx.Err() != nil {
+			return false
+		}
+		if transfer.hangs(err, time.Now()) {
+			c.fatal(ExitFailed, fmt.Errorf("lead in term %d: %w", t.term, errTransferHung))
 			return false
 		}
 		select { // not the leader any more, or busy: the watch says which

@@ -398,14 +398,16 @@ func TestMembersChangeOneByOne(t *testing.T) {
 	n4 := newTestNode(t, "n4")
 	joinNode(t, n4, leader)
 	require.ErrorContains(t, n4.c.AddNonvoter(within(t, 2*time.Second), "n4"), "already", "from any node")
-	require.NoError(t, n4.c.Demote(within(t, 5*time.Second), "n4"))
+	require.NoError(t, n4.c.Demote(within(t, 5*time.Second), "n4", false))
 	var follower *testNode
 	for _, n := range nodes {
 		if n != leader {
 			follower = n
 		}
 	}
-	require.NoError(t, follower.c.Remove(within(t, 8*time.Second), leader.id), "the leader, asked on another node")
+	require.ErrorIs(t, follower.c.Remove(within(t, 8*time.Second), leader.id, false), ErrRefused, "the last voter to spare")
+	require.Equal(t, leader.id, follower.c.Leader(), "nothing was handed over for it")
+	require.NoError(t, follower.c.Remove(within(t, 8*time.Second), leader.id, true), "the leader, asked on another node")
 	others := slices.DeleteFunc(slices.Clone(nodes), func(n *testNode) bool { return n == leader })
 	next := awaitLeader(t, others...)
 	next.propose(t, "without the old leader")

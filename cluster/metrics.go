@@ -2,13 +2,16 @@ package cluster
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+
+	"penstock/cluster/gossip"
 )
 
 type metrics struct {
 	isLeader, termGauge, commit, applied, floor prometheus.Gauge
 	clockDeviation, pinned                      prometheus.Gauge
 	leaderChanges                               prometheus.Counter
-	proposals, installs                         *prometheus.CounterVec
+	proposals, installs, refused                *prometheus.CounterVec
+	gossipNodes                                 *prometheus.GaugeVec
 	all                                         []prometheus.Collector
 	reg                                         prometheus.Registerer
 }
@@ -34,7 +37,18 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		Namespace: "penstock", Subsystem: "cluster", Name: "proposals_total", Help: "Proposals made on this node by what is known of them: committed, not_committed or unknown."}, []string{"outcome"})
 	m.installs = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "penstock", Subsystem: "cluster", Name: "installs_total", Help: "Snapshot installations by direction; more than a few an hour is a fault."}, []string{"direction"})
-	m.all = append(m.all, m.leaderChanges, m.proposals, m.installs)
+	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "penstock", Subsystem: "cluster", Name: "refused_nodes_total",
+		Help: "What other nodes said of themselves and was refused, by reason: conflict (an id twice), foreign (another cluster) or key (not a gossip key of ours)."}, []string{"reason"})
+	m.gossipNodes = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: "penstock", Subsystem: "cluster", Name: "gossip_nodes", Help: "Nodes that gossip shows, this one included, by state: alive, dead or left."}, []string{"state"})
+	m.all = append(m.all, m.leaderChanges, m.proposals, m.installs, m.refused, m.gossipNodes)
+	for _, r := range []string{"conflict", "foreign", "key"} {
+		m.refused.WithLabelValues(r)
+	}
+	for _, s := range []gossip.State{gossip.Alive, gossip.Dead, gossip.Left} {
+		m.gossipNodes.WithLabelValues(string(s))
+	}
 	for _, o := range []string{"committed", "not_committed", "unknown"} {
 		m.proposals.WithLabelValues(o)
 	}
@@ -79,6 +93,7 @@ func (m *metrics) progress(c *Cluster) {
 	m.applied.Set(float64(applied))
 	m.floor.Set(float64(c.sm.Floor()))
 	m.pinned.Set(float64(c.floor.pinned()))
+	c.countGossip()
 }
 
 func (m *metrics) proposal(err *ProposeError) {

@@ -12,6 +12,7 @@ const (
 	ExitInUse       = 12
 	ExitTooNew      = 13
 	ExitDrainFailed = 14
+	ExitRemoved     = 15 // the node is no member of the cluster any more; it was drained before
 )
 
 // ExitError is an error that ends the process with a code of its own.

@@ -69,7 +69,7 @@ type Node struct {
 
 // open opens every part. What was opened before a part failed is closed again.
 func open(cfg config.Config, opts Options) (n *Node, err error) {
-	n = &Node{cfg: cfg, running: cfg, opts: opts, log: opts.Logger, registry: newRegistry()}
+	n = &Node{cfg: cfg, running: cfg, opts: opts, log: opts.Logger, registry: newRegistry(), removed: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())
@@ -179,11 +179,16 @@ func (n *Node) dropDeadLetters(ctx context.Context, drops []dlq.Drop) error {
 
 func (n *Node) openCluster() (err error) {
 	c := n.cfg
+	keys, err := gossipKeys(c)
+	if err != nil {
+		return err
+	}
 	n.cluster, err = cluster.Open(cluster.Config{
 		NodeID: c.Node.ID, Name: c.Cluster.Name, DataDir: c.Node.DataDir,
 		RaftAddr: c.Node.Raft, RaftAdvertise: c.RaftAdvertise(),
 		GossipAddr: c.Node.Gossip, GossipAdvertise: c.GossipAdvertise(), HTTPAdvertise: c.HTTPAdvertise(),
-		Seeds: c.Cluster.Seeds, Single: c.Single(),
+		Seeds: c.Cluster.Seeds, Single: c.Single(), GossipKeys: keys,
+		NodeTold: cluster.NodeTold{Version: n.opts.Version, Zone: c.Node.Zone, FeatureMin: featureMin, FeatureMax: featureMax},
 		Timers: cluster.Timers{
 			Heartbeat: time.Duration(c.Cluster.Heartbeat), Election: time.Duration(c.Cluster.Election), Lease: time.Duration(c.Cluster.Lease),
 		},
@@ -191,9 +196,16 @@ func (n *Node) openCluster() (err error) {
 		Admit:       n.access.Admit,
 		AppendEntry: command.AppendEntry, InitCommand: initCommand, ReportExtra: n.report,
 		Lock: n.lock, Logger: n.log, Registerer: n.registry, Fatal: n.opts.Fatal,
+		Removed: func(err error) { n.removed <- err },
 	}, n.wal, stateMachine{n.machine})
 	return err
 }
+
+// The feature levels this program can run at: what every member tells by gossip.
+const (
+	featureMin = 1
+	featureMax = 1
+)
 
 // initCommand is the first command of a new cluster: its id, and a random key for the hashes of producer ids.
 func initCommand(clusterID [16]byte, name string) []byte {

@@ -34,9 +34,16 @@ func (n *Node) reloads(ctx context.Context) {
 
 // reload changes all that can be changed, or nothing, and says what.
 func (n *Node) reload(next config.Config) {
-	tokens, err := n.access.Load(next.Auth.Tokens)
+	keys, err := gossipKeys(next)
+	var tokens []string
+	if err == nil {
+		tokens, err = n.access.Load(next.Auth.Tokens)
+	}
+	if err == nil {
+		err = n.cluster.SetGossipKeys(keys) // they are good; what it may still refuse is to begin or to end sealing
+	}
 	if err != nil {
-		n.log.Error("configuration not taken over: nothing was changed", "error", err)
+		n.log.Error("configuration not taken over: nothing was changed but tokens, perhaps", "error", err)
 		return
 	}
 	now, restart := n.running.Changes(&next)

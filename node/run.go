@@ -27,6 +27,8 @@ type Options struct {
 	Level *slog.LevelVar
 	// Hurry, when closed, cuts short what a drain waits for: uploads at once, everything else within hurryLimit.
 	Hurry <-chan struct{}
+	// Version of the program, shown to the other nodes.
+	Version string
 	// Fatal ends the process on a fault after which nothing may be answered (I11). nil: os.Exit.
 	Fatal func(code int, err error)
 }
@@ -98,6 +100,12 @@ func (n *Node) serve(ctx context.Context, listener net.Listener) error {
 	case <-ctx.Done():
 	case err := <-served:
 		return errors.Join(fmt.Errorf("serve HTTP: %w", err), n.drain(server, stop, done))
+	case err := <-n.removed:
+		n.log.Warn("drained and stopped: this node was removed", "error", err)
+		if err := n.drain(server, stop, done); err != nil {
+			n.log.Warn("the drain of a removed node", "error", err)
+		}
+		return exitWith(ExitRemoved, "run", err)
 	}
 	return n.drain(server, stop, done)
 }

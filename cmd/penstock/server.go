@@ -95,7 +95,7 @@ func (a *app) serve(ctx context.Context, file string, overrides map[string]strin
 	manager := notifier{socket: a.getenv("NOTIFY_SOCKET"), log: logger}
 	defer context.AfterFunc(ctx, manager.stopping)()
 	return node.Run(ctx, cfg, node.Options{
-		Logger: logger, Level: &level, Stdout: a.stdout, Hurry: hurry,
+		Logger: logger, Level: &level, Stdout: a.stdout, Hurry: hurry, Version: version,
 		Ready:  func(node.Info) { manager.ready() },
 		Reload: reloads(ctx, manager, logger, func() (config.Config, error) { return config.Load(file, a.environ, overrides) }),
 	})

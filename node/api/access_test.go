@@ -110,6 +110,7 @@ var mayDo = map[string]string{
 	"GET /v1/cluster":                                         "viewer operator admin",
 	"POST /v1/cluster/members":                                "admin",
 	"DELETE /v1/cluster/members/{id}":                         "admin",
+	"POST /v1/cluster/members/{id}/demote":                    "admin",
 	"POST /v1/cluster/transfer":                               "admin",
 	"POST /v1/cluster/snapshot":                               "admin",
 	"GET /metrics":                                            "viewer operator admin",

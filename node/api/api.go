@@ -31,11 +31,12 @@ type Cluster interface {
 	Now() time.Time
 	Status() cluster.Status
 	Members() []cluster.Member
+	Outsiders() []cluster.Outsider
 	Lease() cluster.Lease
 	AddNonvoter(ctx context.Context, id string) error
 	Promote(ctx context.Context, id string) error
-	Demote(ctx context.Context, id string) error
-	Remove(ctx context.Context, id string) error
+	Demote(ctx context.Context, id string, force bool) error
+	Remove(ctx context.Context, id string, force bool) error
 	Transfer(ctx context.Context) error
 	TransferTo(ctx context.Context, id string) error
 	TakeSnapshot() error

@@ -1,10 +1,8 @@
 package api
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 
@@ -31,6 +29,8 @@ type clusterAnswer struct {
 	StateHash    stateHash      `json:"state_hash"`
 	Hashes       []ringHash     `json:"hashes"`
 	Members      []memberAnswer `json:"members"`
+	// Known are nodes that gossip shows and that are no members: they can be joined, or were removed.
+	Known []outsiderAnswer `json:"known"`
 }
 
 // stateHash is of the state at Index: two nodes with the same index have the same hash (I4).
@@ -59,6 +59,29 @@ type memberAnswer struct {
 	Lag             uint64 `json:"lag"`
 	Incarnation     uint64 `json:"incarnation"`
 	PayloadComplete bool   `json:"payload_complete"`
+	Health          string `json:"health"`
+	toldAnswer
+}
+
+// toldAnswer is what a node tells of itself by gossip.
+type toldAnswer struct {
+	Version    string `json:"version,omitempty"`
+	Zone       string `json:"zone,omitempty"`
+	FeatureMin uint32 `json:"feature_min,omitempty"`
+	FeatureMax uint32 `json:"feature_max,omitempty"`
+}
+
+func toldOf(t cluster.NodeTold) toldAnswer {
+	return toldAnswer{Version: t.Version, Zone: t.Zone, FeatureMin: t.FeatureMin, FeatureMax: t.FeatureMax}
+}
+
+type outsiderAnswer struct {
+	ID        string `json:"id"`
+	Raft      string `json:"raft"`
+	HTTP      string `json:"http"`
+	Health    string `json:"health"`
+	WasMember bool   `json:"was_member"`
+	toldAnswer
 }
 
 func (a *API) clusterStatus(w http.ResponseWriter, r *http.Request) {
@@ -71,7 +94,7 @@ func (a *API) clusterStatus(w http.ResponseWriter, r *http.Request) {
 		CommitIndex: s.CommitIndex, AppliedIndex: s.AppliedIndex, FirstIndex: first, LastIndex: last, BaseIndex: base,
 		Floor: a.deps.Machine.Floor(), Horizon: a.deps.Machine.Horizon(), Installs: s.Installs,
 		Lease: a.deps.Cluster.Lease().Valid(), Waiting: s.Waiting,
-		Hashes: []ringHash{}, Members: []memberAnswer{},
+		Hashes: []ringHash{}, Members: []memberAnswer{}, Known: []outsiderAnswer{},
 	}
 	out.StateHash.Index, out.StateHash.Hash, out.StateHash.Tables = a.deps.Machine.StateHash()
 	for _, h := range a.deps.Machine.Hashes() {
@@ -80,6 +103,11 @@ func (a *API) clusterStatus(w http.ResponseWriter, r *http.Request) {
 	for _, m := range a.deps.Cluster.Members() {
 		out.Members = append(out.Members, memberOf(m, last))
 	}
+	for _, o := range a.deps.Cluster.Outsiders() {
+		out.Known = append(out.Known, outsiderAnswer{
+			ID: o.ID, Raft: o.RaftAddr, HTTP: o.HTTPAddr, Health: string(o.Health), WasMember: o.Was, toldAnswer: toldOf(o.NodeTold),
+		})
+	}
 	writeJSON(w, out)
 }
 
@@ -87,97 +115,12 @@ func memberOf(m cluster.Member, last uint64) memberAnswer {
 	out := memberAnswer{
 		ID: m.ID, Suffrage: m.Suffrage, Raft: m.RaftAddr, HTTP: m.HTTPAddr, Leader: m.Leader, Reachable: m.Reachable,
 		LastIndex: m.LastIndex, AppliedIndex: m.Applied, Incarnation: m.Incarnation, PayloadComplete: m.PayloadComplete,
+		Health: string(m.Health), toldAnswer: toldOf(m.NodeTold),
 	}
 	if last > m.LastIndex {
 		out.Lag = last - m.LastIndex
 	}
 	return out
-}
-
-type memberRequest struct {
-	ID       string `json:"id"`
-	Suffrage string `json:"suffrage"`
-}
-
-// addMember adds a node that is known by its hello as a non-voter, or makes a non-voter a voter once it holds every needed payload.
-func (a *API) addMember(w http.ResponseWriter, r *http.Request) {
-	var req memberRequest
-	if prob := readJSON(w, r, &req); prob != nil {
-		prob.write(w)
-		return
-	}
-	var act func(context.Context, string) error
-	switch req.Suffrage {
-	case "", "nonvoter":
-		act = a.deps.Cluster.AddNonvoter
-	case "voter":
-		act = a.deps.Cluster.Promote
-	default:
-		badRequest(fmt.Sprintf("suffrage %.32q: want nonvoter or voter", req.Suffrage)).notCommitted().write(w)
-		return
-	}
-	a.changeMembers(w, r, req.ID, act)
-}
-
-func (a *API) removeMember(w http.ResponseWriter, r *http.Request) {
-	a.changeMembers(w, r, r.PathValue("id"), a.deps.Cluster.Remove)
-}
-
-func (a *API) changeMembers(w http.ResponseWriter, r *http.Request, id string, act func(context.Context, string) error) {
-	ctx, cancel := a.changeContext(r)
-	defer cancel()
-	if id == "" {
-		badRequest("id: the node's id is missing").notCommitted().write(w)
-		return
-	}
-	if err := act(ctx, id); err != nil {
-		a.memberProblem(err, "members not changed").write(w)
-		return
-	}
-	writeJSON(w, map[string]string{"id": id, "status": "ok"})
-}
-
-func (a *API) transfer(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := a.changeContext(r)
-	defer cancel()
-	var req struct {
-		To string `json:"to"`
-	}
-	if prob := readJSON(w, r, &req); prob != nil {
-		prob.write(w)
-		return
-	}
-	if err := transferTo(ctx, a.deps.Cluster, req.To); err != nil {
-		a.memberProblem(err, "leadership not transferred").write(w)
-		return
-	}
-	writeJSON(w, map[string]string{"status": "ok", "leader": a.deps.Cluster.Status().Leader})
-}
-
-// memberProblem tells a refusal and a missing leader, after which nothing was done, from a change that was begun and whose
-// end is not known: Raft may still commit it (P7).
-func (a *API) memberProblem(err error, title string) *problem {
-	p := newProblem(http.StatusGatewayTimeout, kindUnknownOutcome, "unknown outcome", "it was begun and may still happen: "+err.Error())
-	p.Committed = "unknown"
-	switch {
-	case errors.Is(err, cluster.ErrRefused):
-		p = newProblem(http.StatusConflict, kindConflict, title, err.Error()).notCommitted()
-	case errors.Is(err, cluster.ErrForbidden):
-		p = newProblem(http.StatusForbidden, kindForbidden, "not allowed", err.Error()).notCommitted()
-	case errors.Is(err, cluster.ErrNoLeader):
-		p = newProblem(http.StatusServiceUnavailable, kindNoLeader, "no leader", err.Error()).notCommitted()
-	case errors.Is(err, cluster.ErrClosed):
-		p = newProblem(http.StatusServiceUnavailable, kindShuttingDown, "shutting down", err.Error()).notCommitted()
-	}
-	p.Leader = a.deps.Cluster.Status().Leader
-	return p
-}
-
-func transferTo(ctx context.Context, c Cluster, id string) error {
-	if id == "" {
-		return c.Transfer(ctx)
-	}
-	return c.TransferTo(ctx, id)
 }
 
 // snapshot takes one now, on this node.

@@ -65,6 +65,7 @@ func (a *API) table() []route {
 		{pattern: "GET /v1/cluster", need: views, query: q(), handle: a.clusterStatus},
 		{pattern: "POST /v1/cluster/members", need: administs, query: q("timeout"), body: maxSmallBody, change: true, action: "cluster.join", handle: a.addMember},
 		{pattern: "DELETE /v1/cluster/members/{id}", need: administs, query: q("timeout", "force", "reason"), change: true, action: "cluster.remove", handle: a.removeMember},
+		{pattern: "POST /v1/cluster/members/{id}/demote", need: administs, query: q("timeout"), body: maxSmallBody, change: true, action: "cluster.demote", handle: a.demoteMember},
 		{pattern: "POST /v1/cluster/transfer", need: administs, query: q("timeout"), body: maxSmallBody, change: true, action: "cluster.transfer", handle: a.transfer},
 		{pattern: "POST /v1/cluster/snapshot", need: administs, query: q("timeout"), change: true, action: "cluster.snapshot", handle: a.snapshot},
 		{pattern: "GET /healthz", need: everybody, handle: a.healthz},

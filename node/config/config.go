@@ -46,6 +46,8 @@ type Node struct {
 	AdvertiseHTTP   string `yaml:"advertise_http" sample:"# n1.example:7070" doc:"default: the host of advertise, the port of http"`
 	// InsecurePlaintext says in so many words that this node may listen on more than loopback without TLS.
 	InsecurePlaintext bool `yaml:"insecure_plaintext" sample:"# true" doc:"TLS is not built yet: without this line only loopback is served"`
+	// Zone is where this node stands, shown in the cluster's status: a rack, a room, an availability zone. Nothing is decided by it.
+	Zone string `yaml:"zone" sample:"# rack-1" doc:"shown in the cluster's status; nothing is decided by it"`
 }
 
 // Cluster is whom this node belongs to, and the timers all of them must share.
@@ -54,7 +56,7 @@ type Cluster struct {
 	Seeds []string `yaml:"seeds" sample:"127.0.0.1:7072, 127.0.0.1:7082, 127.0.0.1:7092" doc:"gossip addresses of the first nodes, this one's own may be among them"`
 	// GossipKeys seal the gossip port: the first seals, all open. Each is a reference, ${file:PATH} or ${env:NAME}, to 16, 24
 	// or 32 bytes in base64.
-	GossipKeys []string `yaml:"gossip_keys" sample:"# ${file:/etc/penstock/gossip.key}" doc:"seal the gossip port: the first seals, all open; 16, 24 or 32 bytes in base64"`
+	GossipKeys []string `yaml:"gossip_keys" reload:"true" sample:"# ${file:/etc/penstock/gossip.key}" doc:"seal the gossip port: the first seals, all open; 16, 24 or 32 bytes in base64"`
 	// Heartbeat: a follower without contact for so long starts a pre-vote. Election: how long a candidate waits.
 	// Lease: a leader without a quorum's contact for so long steps down.
 	Heartbeat     spec.Duration `yaml:"heartbeat" doc:"a follower without contact for so long asks for an election"`

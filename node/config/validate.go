@@ -16,6 +16,9 @@ import (
 
 var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
+// reference is a value that stands elsewhere.
+var reference = regexp.MustCompile(`^\$\{(file|env):[^}]+\}$`)
+
 const nameAllowed = "want 1 to 63 of a-z 0-9 . _ - that start with a letter or digit"
 
 // checker collects every wrong setting of one Config; it changes nothing.
@@ -159,6 +162,15 @@ func (k *checker) membership() {
 			k.bad("cluster.seeds", seed, "want each seed once: "+strconv.Quote(seed))
 		}
 		seen[seed] = true
+	}
+	for _, ref := range k.Cluster.GossipKeys {
+		if !reference.MatchString(ref) {
+			k.errs = append(k.errs, &Fault{Where: k.origins["cluster.gossip_keys"].where, Key: "cluster.gossip_keys", Value: "(hidden)",
+				Allowed: "want references, ${file:PATH} or ${env:NAME}: a key is never in the configuration itself"})
+		}
+	}
+	if len(k.Node.Zone) > 64 {
+		k.bad("node.zone", k.Node.Zone, "want at most 64 bytes")
 	}
 	switch {
 	case k.Single() && len(k.Cluster.Seeds) > 1:

@@ -287,10 +287,13 @@ func (b *Bed) AddNonvoter(_ context.Context, id string) error { return b.act("ad
 func (b *Bed) Promote(_ context.Context, id string) error { return b.act("promote", id) }
 
 // Demote records the act.
-func (b *Bed) Demote(_ context.Context, id string) error { return b.act("demote", id) }
+func (b *Bed) Demote(_ context.Context, id string, _ bool) error { return b.act("demote", id) }
 
 // Remove records the act.
-func (b *Bed) Remove(_ context.Context, id string) error { return b.act("remove", id) }
+func (b *Bed) Remove(_ context.Context, id string, _ bool) error { return b.act("remove", id) }
+
+// Outsiders gives none.
+func (b *Bed) Outsiders() []cluster.Outsider { return nil }
 
 // Transfer records the act.
 func (b *Bed) Transfer(context.Context) error { return b.act("transfer", "") }
