@@ -88,6 +88,7 @@ type chainLoader struct {
 	dir      listing
 	m        mark
 	doubt    error
+	noMark   bool // m is empty: the chain ends where there are no more files
 	flag     int
 	tolerate bool // go on with the copies of headers that are bad or missing
 
@@ -114,7 +115,7 @@ func (c *chainLoader) load() error {
 		if err == nil {
 			err = agreesWithMark(at, c.m)
 		}
-		if number = k.hdr.prev; number < c.m.first {
+		if number = k.hdr.prev; number < c.m.first || c.noMark && !slices.Contains(c.dir.segments, number) {
 			break
 		}
 	}

@@ -61,6 +61,12 @@ type Config struct {
 	// Log.Damage tells it, the entries in it answer with a *DamageError, and
 	// while the newest segment is damaged nothing can be appended. See Repair.
 	AllowDamage bool
+	// MarkLost is asked when the mark is missing or bad beside segments, and
+	// AllowDamage is set: nobody knows then how far the log reached. When it
+	// returns nil the log is opened with what its files show, and the mark made
+	// anew; the caller must have noted durably by then that the node is in
+	// doubt. nil, or an error: Open fails.
+	MarkLost func(error) error
 	// Logger, default slog.Default().
 	Logger *slog.Logger
 	// Registerer takes the metrics penstock_wal_*, nil for none.

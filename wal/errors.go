@@ -66,3 +66,7 @@ func (e *DamageError) Error() string {
 }
 
 func (e *DamageError) Unwrap() error { return e.Err }
+
+// Damaged is the index in doubt. By this method packages that do not know this
+// one tell damage from other errors.
+func (e *DamageError) Damaged() uint64 { return e.Index }

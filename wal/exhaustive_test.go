@@ -229,7 +229,7 @@ const (
 // the log came back shorter, longer or other without saying so.
 func (sp *specimen) classify() (outcome, error) {
 	fsys := flatFS{files: sp.files}
-	ld, err := load(fsys, testDir, os.O_RDONLY, false)
+	ld, err := load(fsys, testDir, os.O_RDONLY, false, false)
 	if err == nil {
 		if err := sp.compare(ld); err == nil {
 			return identical, nil
@@ -245,7 +245,7 @@ func (sp *specimen) classify() (outcome, error) {
 	if !errors.As(err, &damage) {
 		return "", fmt.Errorf("neither good nor damaged: %w", err)
 	}
-	ld, err = load(fsys, testDir, os.O_RDONLY, true)
+	ld, err = load(fsys, testDir, os.O_RDONLY, true, false)
 	if errors.As(err, &damage) {
 		return refused, nil
 	}

@@ -17,7 +17,8 @@ import (
 type loaded struct {
 	dir      listing
 	m        mark
-	doubt    error // one slot of the mark is bad
+	doubt    error // one slot of the mark is bad, or all of it
+	markLost error // all of it
 	fresh    bool  // there is no log
 	segs     []*segment
 	loose    []Damage // of files outside the chain
@@ -29,8 +30,10 @@ type loaded struct {
 }
 
 // load reads a folder. Without tolerate the first damage is the error; with
-// it, only damage that leaves more than the entries it hit in the dark.
-func load(fsys vfs.FS, path string, flag int, tolerate bool) (*loaded, error) {
+// it, only damage that leaves more than the entries it hit in the dark. A lost
+// mark is such damage, unless noMark says that it may be: then what the files
+// show is the log, and what it once held besides nobody knows.
+func load(fsys vfs.FS, path string, flag int, tolerate, noMark bool) (*loaded, error) {
 	dir, err := list(fsys, path)
 	if err != nil {
 		return nil, err
@@ -44,10 +47,14 @@ func load(fsys vfs.FS, path string, flag int, tolerate bool) (*loaded, error) {
 		}
 		err = &DamageError{File: filepath.Join(path, markName), Kind: DamageMark, Err: err}
 	}
+	var damage *DamageError
+	if noMark && tolerate && errors.As(err, &damage) && len(dir.segments) > 0 {
+		ld.m, ld.doubt, ld.markLost, err = mark{}, damage, damage, nil
+	}
 	if err != nil {
 		return nil, err
 	}
-	c := chainLoader{fs: fsys, dir: dir, m: ld.m, doubt: ld.doubt, flag: flag, tolerate: tolerate}
+	c := chainLoader{fs: fsys, dir: dir, m: ld.m, doubt: ld.doubt, noMark: ld.markLost != nil, flag: flag, tolerate: tolerate}
 	if err := c.load(); err != nil {
 		closeLinks(c.chain)
 		return nil, err
@@ -243,7 +250,7 @@ type Inspection struct {
 // nothing. Damage that cannot be repaired is the error. The folder must not be
 // that of a live log.
 func Inspect(fsys vfs.FS, dir string) (Inspection, error) {
-	ld, err := load(fsys, dir, os.O_RDONLY, true)
+	ld, err := load(fsys, dir, os.O_RDONLY, true, false)
 	if err != nil {
 		return Inspection{}, err
 	}

@@ -105,6 +105,7 @@ type Recovery struct {
 	MarkIndex   uint64        // last index of the durable mark found
 	MarkTerm    uint64        //
 	MarkDoubt   error         // one of the mark's two slots was bad
+	MarkLost    error         // both were, or there was no mark: MarkIndex is 0 and nobody knows how far the log reached
 	Damaged     []Damage      // as Damage when the log was opened; only with AllowDamage
 	Short       bool          // damage was cut off (now or before) and the log is not as long again as MarkIndex: the node is in doubt
 	Duration    time.Duration //

@@ -160,10 +160,11 @@ func readMark(fsys vfs.FS, dir string) (m mark, doubt, err error) {
 	return m, doubt, nil
 }
 
-// createMark makes the file whole, both slots good.
-func createMark(fsys vfs.FS, dir string, m mark) error {
+// createMark makes the file whole, both slots good; or the first one only, for
+// a mark that cannot vouch that what is not there never was.
+func createMark(fsys vfs.FS, dir string, m mark, slots uint64) error {
 	b := make([]byte, markSlots*blockSize)
-	for slot := range uint64(markSlots) {
+	for slot := range slots {
 		m.seq = slot
 		m.encode(b[slot*blockSize:])
 	}

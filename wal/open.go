@@ -75,15 +75,13 @@ func (l *Log) recover() error {
 	if err := l.finishRepairs(); err != nil {
 		return err
 	}
-	ld, err := load(l.fs, l.dir, os.O_RDWR, l.cfg.AllowDamage)
+	ld, err := load(l.fs, l.dir, os.O_RDWR, l.cfg.AllowDamage, l.cfg.MarkLost != nil)
 	if err != nil {
 		return err
 	}
 	l.adopt(ld)
-	if ld.fresh {
-		if err := createMark(l.fs, l.dir, ld.m); err != nil {
-			return fmt.Errorf("wal: %w", err)
-		}
+	if err := l.remark(ld); err != nil {
+		return err
 	}
 	if l.marker, err = openMarker(l.fs, l.dir, ld.m, ld.doubt); err != nil {
 		return err
@@ -108,11 +106,37 @@ func (l *Log) recover() error {
 	return l.settle(ld.dir, ld.torn)
 }
 
+// remark makes a mark where there is none: in a new folder, and anew in place
+// of one that was lost, after the caller was told. It vouches for what was
+// found, less what is damaged at the end, and until it is written again nothing
+// may be called torn.
+func (l *Log) remark(ld *loaded) error {
+	slots := uint64(markSlots)
+	if ld.markLost != nil {
+		if err := l.cfg.MarkLost(ld.markLost); err != nil {
+			return fmt.Errorf("%w: %w", err, ld.markLost)
+		}
+		oldest, newest := ld.segs[0], ld.segs[len(ld.segs)-1]
+		l.log.Error("the log's mark is lost and made anew: what the log once held is not known", "error", ld.markLost, "last", l.mu.last)
+		ld.m = mark{first: oldest.number, newest: newest.number, gen: newest.gen, end: 1, lastIndex: newest.start - 1, lastTerm: newest.prevTerm, head: newest.copy()}
+		if l.mu.stuck == nil {
+			ld.m.end, ld.m.lastIndex, ld.m.lastTerm = newest.end, l.mu.last, l.mu.lastTerm
+		}
+		slots = 1
+	} else if !ld.fresh {
+		return nil
+	}
+	if err := createMark(l.fs, l.dir, ld.m, slots); err != nil {
+		return fmt.Errorf("wal: %w", err)
+	}
+	return nil
+}
+
 // adopt takes over what was loaded, files included.
 func (l *Log) adopt(ld *loaded) {
 	r := &l.recovery
 	*r = ld.tornAt
-	r.Entries, r.MarkIndex, r.MarkTerm, r.MarkDoubt = ld.entries, ld.m.lastIndex, ld.m.lastTerm, ld.doubt
+	r.Entries, r.MarkIndex, r.MarkTerm, r.MarkDoubt, r.MarkLost = ld.entries, ld.m.lastIndex, ld.m.lastTerm, ld.doubt, ld.markLost
 	l.mu.segs, l.mu.loose, l.mu.openEnd, l.mu.stuck = ld.segs, ld.loose, ld.openEnd, ld.stuck()
 	if len(ld.segs) == 0 {
 		return
@@ -226,7 +250,7 @@ func (l *Log) removeDead(dead []uint64) error {
 	for _, n := range dead {
 		path := filepath.Join(l.dir, segmentName(n))
 		l.recovery.DeadFiles++
-		if l.isDamagedDead(n) {
+		if l.isDamagedDead(n) || l.recovery.MarkLost != nil { // without a mark nobody knows that it may go
 			l.putApart(n, path)
 			continue
 		}

@@ -67,7 +67,7 @@ func (sp *specimen) check(l *Log, last uint64) error {
 func (sp *specimen) payload(t *testing.T, index uint64) (name string, at int) {
 	t.Helper()
 	require.NotEmpty(t, sp.want[index].Data)
-	ld, err := load(flatFS{files: sp.files}, testDir, os.O_RDONLY, false)
+	ld, err := load(flatFS{files: sp.files}, testDir, os.O_RDONLY, false, false)
 	require.NoError(t, err)
 	for _, seg := range ld.segs {
 		if index >= seg.start && index < seg.next() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -11,8 +12,10 @@ import (
 	"penstock/internal/vfs"
 )
 
-// scrubChunk is how much is read at once in a scrub.
-const scrubChunk = 256 << 10
+const (
+	scrubChunk   = 256 << 10 // how much is read at once in a scrub
+	recheckPause = 100 * time.Millisecond
+)
 
 // Scrub reads every sealed segment from the disk once, at most bytesPerSecond
 // (0: as fast as it goes), and returns what damage it found; entries in it
@@ -51,6 +54,52 @@ func (l *Log) Scrub(ctx context.Context, bytesPerSecond int64) (damage []Damage,
 	l.metrics.scrubSeconds.Set(time.Since(began).Seconds())
 	l.log.Info("log scrubbed", "damages", len(damage), "took", time.Since(began).Round(time.Millisecond).String())
 	return damage, nil
+}
+
+// Recheck reads the segment of one entry again, as Scrub does but at once: for
+// an entry that answered with a *DamageError when it was read. The newest
+// segment is sealed for it first (nothing is lost by that). An entry that is
+// not in the log any more is no error.
+func (l *Log) Recheck(ctx context.Context, index uint64) ([]Damage, error) {
+	if err := l.seal(index); err != nil {
+		return nil, err
+	}
+	for !l.scrubbing.CompareAndSwap(false, true) { // a scrub is running; it need not come to the end
+		select {
+		case <-time.After(recheckPause):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	defer l.scrubbing.Store(false)
+	l.mu.RLock()
+	if index <= l.mu.base || index > l.mu.last {
+		l.mu.RUnlock()
+		return nil, nil
+	}
+	seg := l.findLocked(index)
+	i := slices.Index(l.mu.segs, seg)
+	if seg.unsound || len(seg.damage) > 0 || i == len(l.mu.segs)-1 {
+		defer l.mu.RUnlock()
+		return slices.Clone(seg.damage), nil
+	}
+	next := l.mu.segs[i+1]
+	seg.file.acquire()
+	l.mu.RUnlock()
+	return l.scrubSegment(ctx, rate.NewLimiter(rate.Inf, scrubChunk), seg, next)
+}
+
+// seal opens a new segment when index is in the newest one.
+func (l *Log) seal(index uint64) error {
+	if err := l.begin(); err != nil {
+		return err
+	}
+	defer l.end()
+	tail := l.tail()
+	if index < tail.start || index >= tail.next() || l.whole() != nil {
+		return nil
+	}
+	return l.roll(0)
 }
 
 // scrubNext is the sealed segment behind a number, its file held, and the
