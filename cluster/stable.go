@@ -27,7 +27,7 @@ var stableKeys = []string{"CurrentTerm", "LastVoteTerm", "LastVoteCand"}
 var errNotFound = errors.New("not found")
 
 // stableStore keeps term and vote. A lost vote lets two leaders win one term, so every value carries its CRC and any error, a
-// missing key or a write that does not return within stableStall (of time in which the process was running) ends the process (I11).
+// missing key, a bad meta page (bbolt would go on from the vote before) or a write that does not return within stableStall (of time in which the process was running) ends the process (I11).
 //
 //	+----------+-----------+
 //	| crc32c   | value     |   the CRC covers the key and the value
@@ -74,7 +74,11 @@ func openStable(dir string, fresh bool, fatal func(int, error)) (*stableStore, e
 // openBolt opens a store of bbolt, which meets damage with panics, some of them in goroutines of its own: the file is read
 // before.
 func openBolt(path string) (_ *raftboltdb.BoltStore, err error) {
-	if err := boltcheck.File(path); errors.Is(err, boltcheck.ErrDamaged) {
+	err = boltcheck.File(path)
+	if err == nil {
+		err = boltcheck.Metas(path) // an older vote must not come back
+	}
+	if errors.Is(err, boltcheck.ErrDamaged) {
 		return nil, damaged("%v: it holds this node's vote and cannot be made again; the node comes back under a new id", err)
 	} else if err != nil {
 		return nil, err

@@ -109,7 +109,8 @@ func TestDamagedPagesOfTheStableStoreAreDamageAndNoPanic(t *testing.T) {
 			copy(broken[at:], with)
 			require.NoError(t, os.WriteFile(path, broken, 0o600))
 			s, err := openStable(dir, false, nil)
-			if err == nil { // a page that holds nothing, or the older of the two first ones
+			if err == nil { // a page that holds nothing
+				require.GreaterOrEqual(t, at, 8192, what)
 				require.Len(t, with, 4096, what)
 				require.NoError(t, s.Close())
 				continue
@@ -140,4 +141,55 @@ func TestAHangingWriteToTheStableStoreIsFatalAndAPauseOfTheProcessIsNot(t *testi
 			watch.Stop()
 		})
 	})
+}
+
+// Any flipped bit leaves the newest term and vote, or none: bbolt alone would go on from the meta page before it.
+func TestNoFlippedBitOfTheStableStoreBringsAnOlderVoteBack(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "stable.db")
+	s, err := openStable(dir, true, nil)
+	require.NoError(t, err)
+	for term := range uint64(9) {
+		require.NoError(t, s.SetUint64([]byte("CurrentTerm"), term))
+		require.NoError(t, s.SetUint64([]byte("LastVoteTerm"), term))
+		require.NoError(t, s.Set([]byte("LastVoteCand"), fmt.Append(nil, "n", term)))
+	}
+	require.NoError(t, s.Close())
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	refused := 0
+	try := func(bit int) {
+		broken := bytes.Clone(content)
+		broken[bit/8] ^= 1 << (bit % 8)
+		require.NoError(t, os.WriteFile(path, broken, 0o600))
+		s, err := openStable(dir, false, func(code int, err error) { t.Errorf("bit %d: fatal %v", bit, err) })
+		if err != nil {
+			require.ErrorIs(t, err, ErrDamaged, "bit %d", bit)
+			refused++
+			return
+		}
+		term, err := s.GetUint64([]byte("CurrentTerm"))
+		require.NoError(t, err)
+		voted, err := s.GetUint64([]byte("LastVoteTerm"))
+		require.NoError(t, err)
+		vote, err := s.Get([]byte("LastVoteCand"))
+		require.NoError(t, err)
+		require.Equal(t, []any{uint64(8), uint64(8), "n8"}, []any{term, voted, string(vote)}, "bit %d", bit)
+		require.NoError(t, s.Close())
+	}
+	step := 61 // a sample that meets every bit of a byte
+	for bit := 0; bit < 2*4096*8; bit += step {
+		try(bit)
+	}
+	for meta := range 2 { // all of what names the root
+		for bit := 0; bit < 64*8; bit += 3 {
+			try((meta*4096+16)*8 + bit)
+		}
+	}
+	for at := 2; at < len(content)/4096; at++ {
+		for bit := 0; bit < 512*8; bit += step {
+			try(at*4096*8 + bit)
+		}
+	}
+	require.Greater(t, refused, 300)
 }

@@ -60,6 +60,37 @@ func File(path string) error {
 	return nil
 }
 
+// Metas checks that both pages that name the root are good. bbolt goes on with the older one when the newer is not, and so with what was
+// there before the last commit: for some owners that is worse than no file. A crash spoils neither, as long as the disk writes a sector whole
+// or not at all. A file that is missing or empty is good.
+func Metas(path string) error {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("check bbolt file: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("check bbolt file: %w", err)
+	}
+	if info.Size() == 0 {
+		return nil
+	}
+	m, err := readMeta(f, info.Size())
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	for _, at := range []int64{0, int64(m.pageSize)} {
+		if _, ok := metaAt(f, at); !ok {
+			return fmt.Errorf("%s: %w", path, damage("the root page at byte %d is bad, and the other one may be older", at))
+		}
+	}
+	return nil
+}
+
 type checker struct {
 	f    io.ReaderAt
 	size int64
