@@ -46,6 +46,12 @@ type Cluster struct {
 	idMu sync.Mutex // guards id
 	id   *identityFile
 
+	repairLog   RepairLog // log, when it can be repaired; else nil
+	doubt       *doubt
+	mending     mending
+	ailing      atomic.Bool // the log is repaired before Raft may start
+	ailingSince time.Time   // only touched by Open and the join goroutine
+
 	current  atomic.Pointer[raftInstance]
 	rebuilds chan struct{}
 	stale    atomic.Bool // the instance holds a last index that the log does not have; see gate
@@ -92,6 +98,8 @@ func Open(cfg Config, log Log, sm StateMachine) (*Cluster, error) {
 		rebuilds: make(chan struct{}, 1), gossipWake: make(chan struct{}, 1), boot: newID16(), clock: newStampClock(time.Now), lease: newOwnerLease(time.Now),
 		inFlight: admission{limit: cfg.InFlightBytes},
 	}
+	c.repairLog, _ = log.(RepairLog)
+	c.mending.wanted = make(chan uint64, 1)
 	c.raftLogger = newRaftLogger(c.logger)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if err := c.open(); err != nil {
@@ -121,10 +129,16 @@ func (c *Cluster) open() error {
 	if c.stable, err = openStable(c.cfg.DataDir, fresh, c.fatal); err != nil {
 		return err
 	}
+	if c.doubt, err = openDoubt(c.cfg.DataDir); err != nil {
+		return err
+	}
 	if c.book, err = openBook(c.cfg.DataDir, c.cfg.NodeID, fresh, c.moved, c.fatal); err != nil {
 		return err
 	}
-	if c.snaps, err = openSnapshotStore(c.cfg.DataDir, c.log, c.logger); err != nil {
+	if c.snaps, err = openSnapshotStore(c.cfg.DataDir, c.log, c.logger, func() {
+		c.metrics.damagedSnapshots.Inc()
+		c.log.grown.Store(c.cfg.SnapshotBytes) // a new one is due
+	}); err != nil {
 		return err
 	}
 	c.floor = newFloorKeeper(c.log, c.sm, c.snaps, c.logger)
@@ -141,11 +155,19 @@ func (c *Cluster) open() error {
 	if err := c.listen(); err != nil {
 		return err
 	}
+	if c.repairLog != nil {
+		c.log.heal = c.heal
+		c.wg.Go(func() { c.mends(c.ctx) })
+		if c.cfg.ScrubEvery > 0 {
+			c.wg.Go(func() { c.scrubs(c.ctx) })
+		}
+	}
 	c.wg.Go(func() { c.join(c.ctx) })
 	c.wg.Go(func() { c.reports(c.ctx) })
 	c.wg.Go(func() { c.renewals(c.ctx) })
 	c.wg.Go(func() { c.upkeep(c.ctx) })
 	c.wg.Go(func() { c.catchUp(c.ctx) })
+	c.wg.Go(func() { c.settleDoubt(c.ctx) })
 	return nil
 }
 
@@ -172,6 +194,8 @@ func (c *Cluster) listen() error {
 	c.server.handle(methodMember, laneControl, c.serveMember)
 	c.server.handle(methodSnapOpen, laneBulk, c.serveSnapOpen)
 	c.server.handle(methodSnapRead, laneBulk, c.serveSnapRead)
+	c.server.handle(methodLogState, laneControl, c.serveLogState)
+	c.server.handle(methodLogRead, laneBulk, c.serveLogRead)
 	c.client = newPeerClient(c.dialPeer)
 	var err error
 	if c.raftPort, err = listen(c.cfg.RaftAddr, c.logger, c.acceptPeer); err != nil {

@@ -82,10 +82,17 @@ type Config struct {
 	TrailingLogs  uint64
 	LeaderWait    time.Duration // how long a proposal waits for a leader to appear; 3 s, never past its own deadline
 	LeaseTTL      time.Duration // owner lease; 2 s
+	// RepairPatience is how long a start with a damaged log waits for nodes that do not answer; 30 s.
+	RepairPatience time.Duration
+	// ScrubEvery is how often sealed segments and snapshots are read again to find what has rotted; 24 h, negative for never.
+	ScrubEvery time.Duration
 
 	AppendEntry func(dst []byte, stamp int64, commands [][]byte) []byte
 	InitCommand func(clusterID [16]byte, name string) []byte // the first command of a new cluster; nil for none
 	ReportExtra func() json.RawMessage                       // shown in Members of every node; nil for none
+
+	// Audit is told of an act of this node's own that an operator must learn of; nil for nobody. It must not block.
+	Audit func(action, detail string)
 
 	// Admit refuses the grant (WithGrant) of a request that this node is to carry out; nil admits all. It must not block.
 	Admit func(grant []byte) error
@@ -107,6 +114,8 @@ func (c Config) withDefaults() Config {
 	setDuration(&c.Timers.Commit, 10*time.Millisecond)
 	setDuration(&c.LeaderWait, 3*time.Second)
 	setDuration(&c.LeaseTTL, 2*time.Second)
+	setDuration(&c.RepairPatience, silentPatience)
+	setDuration(&c.ScrubEvery, 24*time.Hour)
 	if c.SnapshotBytes == 0 {
 		c.SnapshotBytes = 128 << 20
 	}

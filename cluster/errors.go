@@ -8,6 +8,7 @@ import (
 // Exit codes of a server, DESIGN section 6.
 const (
 	ExitFailed  = 1
+	ExitDamage  = 3 // of the log, with no other copy to repair it from
 	ExitDisk    = 10
 	ExitForeign = 11
 	ExitInUse   = 12
@@ -54,6 +55,9 @@ func foreign(format string, args ...any) error {
 }
 func damaged(format string, args ...any) error {
 	return exitError(ExitDisk, ErrDamaged, format, args...)
+}
+func logDamaged(format string, args ...any) error {
+	return exitError(ExitDamage, ErrDamaged, format, args...)
 }
 
 func exitError(code int, kind error, format string, args ...any) error {

@@ -152,6 +152,10 @@ func (c *Cluster) fetchFrom(ctx context.Context, node string) error {
 		k.Cancel()
 		return err
 	}
+	if err := c.raiseTerm(max(term, k.meta.StateTerm)); err != nil {
+		k.Cancel()
+		return err
+	}
 	if err := k.Close(); err != nil {
 		return err
 	}

@@ -19,10 +19,13 @@ var errStale = errors.New("this node starts anew over an installed snapshot")
 // when the answer to the first was lost, and would go on for ever if it were refused; "the log agrees up to the label", which is what
 // success tells it, is true.
 //
-// The muzzle of DESIGN 4.6 goes here: votes, pre-votes and TimeoutNow answered with Granted false, never with an error.
+// A node in doubt grants no vote (doubt.go). It says so with Granted false and never with an error, which some take for "granted".
 func (c *Cluster) gate(rpc raft.RPC) bool {
 	if c.stale.Load() {
 		discard(rpc, nil, errStale)
+		return true
+	}
+	if c.muzzled() && c.muzzle(rpc) {
 		return true
 	}
 	in := c.instance()
@@ -32,6 +35,31 @@ func (c *Cluster) gate(rpc raft.RPC) bool {
 	}
 	c.logger.Info("a snapshot is not needed: the log holds its label", "label", req.LastLogIndex)
 	discard(rpc, &raft.InstallSnapshotResponse{Term: in.raft.CurrentTerm(), Success: true}, nil)
+	return true
+}
+
+func (c *Cluster) muzzle(rpc raft.RPC) bool {
+	term := uint64(0)
+	if in := c.instance(); in != nil {
+		term = in.raft.CurrentTerm()
+	}
+	head := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(c.cfg.NodeID), Addr: []byte(c.cfg.NodeID)}
+	switch q := rpc.Command.(type) {
+	case *raft.RequestVoteRequest:
+		if c.mayElect(q.LastLogTerm, q.LastLogIndex) {
+			return false
+		}
+		rpc.Respond(&raft.RequestVoteResponse{RPCHeader: head, Term: term}, nil)
+	case *raft.RequestPreVoteRequest:
+		if c.mayElect(q.LastLogTerm, q.LastLogIndex) {
+			return false
+		}
+		rpc.Respond(&raft.RequestPreVoteResponse{RPCHeader: head, Term: term}, nil)
+	case *raft.TimeoutNowRequest:
+		rpc.Respond(nil, errMuzzled)
+	default:
+		return false
+	}
 	return true
 }
 

@@ -151,6 +151,19 @@ func (s *snapshotStore) catchingUp() (until uint64, still bool, err error) {
 	return 0, false, nil
 }
 
+// catchUpFrom has Raft start from (index, term), where the log ends, though the newest snapshot is ahead of it: what is in between comes by
+// replication, as behind an installation.
+func (s *snapshotStore) catchUpFrom(m *snapMeta, index, term, until uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	marker := &installMarker{Phase: phaseCatchingUp, ID: m.ID, LabelIndex: index, LabelTerm: term, Until: until}
+	if err := writeInstallMarker(s.mu.marks, marker); err != nil {
+		return err
+	}
+	s.mu.marker = marker
+	return nil
+}
+
 func (s *snapshotStore) pending() *installMarker {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -30,7 +30,7 @@ func newStoreBench(t require.TestingT, dir string) *storeBench {
 
 func (b *storeBench) reopen(t require.TestingT) {
 	ls := newLogStore(b.log)
-	s, err := openSnapshotStore(b.dir, ls, slog.New(slog.DiscardHandler))
+	s, err := openSnapshotStore(b.dir, ls, slog.New(slog.DiscardHandler), nil)
 	require.NoError(t, err)
 	s.floor = newFloorKeeper(ls, b.sm, s, slog.New(slog.DiscardHandler))
 	b.store = s
@@ -40,7 +40,9 @@ func (b *storeBench) reopen(t require.TestingT) {
 func (b *storeBench) cluster(t *testing.T) *Cluster {
 	bk, err := openBook(b.dir, "n1", true, nil, nil)
 	require.NoError(t, err)
-	return &Cluster{log: newLogStore(b.log), sm: b.sm, snaps: b.store, book: bk, logger: slog.New(slog.DiscardHandler)}
+	d, err := openDoubt(b.dir)
+	require.NoError(t, err)
+	return &Cluster{log: newLogStore(b.log), sm: b.sm, snaps: b.store, book: bk, doubt: d, logger: slog.New(slog.DiscardHandler)}
 }
 
 func (b *storeBench) fill(t require.TestingT, from, to, term uint64) {
@@ -297,15 +299,45 @@ func TestCrashAtEachStepOfAnInstallation(t *testing.T) {
 	})
 }
 
-func TestLostEndOfTheLogIsDamage(t *testing.T) {
-	b := newStoreBench(t, t.TempDir())
-	b.fill(t, 1, 50, 1)
-	b.sm.state = toyState{Index: 40, Term: 1}
-	require.NoError(t, b.local(t, 40))
-	b.log.entries = b.log.entries[:30]
-	require.ErrorIs(t, b.cluster(t).openCheck(), ErrDamaged)
-	b.sm.state = toyState{}
-	require.ErrorIs(t, b.cluster(t).openCheck(), ErrDamaged)
+// What was applied and is not in the log was acknowledged and is lost here: among others the node is in doubt and has it sent again from the
+// end of its log on; a cluster of one is refused.
+func TestLostEndOfTheLogIsADoubtAndDamageWithNobodyElse(t *testing.T) {
+	for name, state := range map[string]toyState{"state ahead": {Index: 40, Term: 1}, "state from the snapshot": {}} {
+		t.Run(name, func(t *testing.T) {
+			b := newStoreBench(t, t.TempDir())
+			b.fill(t, 1, 50, 1)
+			b.sm.state = toyState{Index: 40, Term: 1}
+			require.NoError(t, b.local(t, 40))
+			b.log.entries = b.log.entries[:30]
+			b.sm.state = state
+			c := b.cluster(t)
+			c.cfg.Single = true
+			err := c.openCheck()
+			require.ErrorIs(t, err, ErrDamaged)
+			require.Equal(t, ExitDamage, exitCodeOf(err, 0))
+			require.False(t, c.muzzled())
+
+			c = b.cluster(t)
+			require.NoError(t, c.openCheck())
+			require.True(t, c.muzzled())
+			list, err := b.store.List()
+			require.NoError(t, err)
+			require.Equal(t, uint64(30), list[0].Index, "Raft goes on where the log ends")
+			b.reopen(t)
+			c = b.cluster(t)
+			require.True(t, c.muzzled(), "durable")
+			b.log.entries = b.log.entries[:20] // and again
+			require.NoError(t, c.openCheck())
+			list, err = b.store.List()
+			require.NoError(t, err)
+			require.Equal(t, uint64(20), list[0].Index)
+			b.fill(t, 21, 40, 1)
+			require.NoError(t, c.openCheck())
+			list, err = b.store.List()
+			require.NoError(t, err)
+			require.Equal(t, uint64(40), list[0].Index)
+		})
+	}
 }
 
 func TestDamagedSnapshotIsSetAsideAndTheOtherServes(t *testing.T) {

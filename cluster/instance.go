@@ -23,6 +23,14 @@ type raftInstance struct {
 	obs    *raft.Observer
 	events chan raft.Observation
 	abort  atomic.Bool
+	// running is raft for those that may ask before newInstance has returned.
+	running atomic.Pointer[raft.Raft]
+}
+
+// leads tells whether this instance leads in a term.
+func (in *raftInstance) leads(term uint64) bool {
+	r := in.running.Load()
+	return r != nil && r.State() == raft.Leader && r.CurrentTerm() == term
 }
 
 func (c *Cluster) raftConfig() *raft.Config {
@@ -41,11 +49,14 @@ func (c *Cluster) newInstance() (*raftInstance, error) {
 	in := &raftInstance{stream: newStreamLayer(c.cfg.NodeID, c.dialRaft), events: make(chan raft.Observation, 64)}
 	in.trans = newTransport(transportConfig{
 		stream: in.stream, maxBytes: c.cfg.AppendBytes, silent: c.log.silent, gate: c.gate, logger: c.raftLogger,
+		mayStand: c.mayStand, leads: in.leads,
 		onInstall: func(peer string) {
 			c.logger.Info("sending a snapshot", "peer", peer)
 			c.metrics.installs.WithLabelValues("sent").Inc()
 		},
 	})
+	index, term := c.snaps.start()
+	c.log.standIn = raft.Log{Index: index, Term: term, Type: raft.LogNoop}
 	c.log.grown.Store(0)
 	c.log.scan.Store(true) // NewRaft reads all entries after the snapshot
 	r, err := raft.NewRaft(c.raftConfig(), &fsmAdapter{c: c, abort: &in.abort}, c.log, c.stable, c.snaps, in.trans)
@@ -55,6 +66,7 @@ func (c *Cluster) newInstance() (*raftInstance, error) {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}
 	in.raft = r
+	in.running.Store(r)
 	in.obs = raft.NewObserver(in.events, false, func(o *raft.Observation) bool {
 		switch o.Data.(type) {
 		case raft.RaftState, raft.LeaderObservation:

@@ -75,6 +75,11 @@ func (c *Cluster) joinRound(ctx context.Context) error {
 		c.waitingFor(missing)
 		return nil
 	}
+	if c.ailing.Load() {
+		if ready, err := c.repairRound(ctx, answers); err != nil || !ready {
+			return err
+		}
+	}
 	if c.needsState.Load() {
 		if err := c.fetchSnapshot(ctx, answers); err != nil {
 			c.waitingFor(err.Error())
@@ -111,6 +116,9 @@ func (c *Cluster) sift(ours *hello, answers []helloAnswer) ([]helloAnswer, error
 		case a.You != nil && a.Self.ID != ours.Self.ID:
 			if err := a.You.knows(ours.Self); err != nil {
 				return nil, fmt.Errorf("refused by node %s: %w; bring the node back under a new id", a.Self.ID, err)
+			}
+			if err := c.compareEnd(a.Self.ID, a.You.LastIndex); err != nil {
+				return nil, err
 			}
 		}
 		if a.err == nil && a.Self.ID != ours.Self.ID {
@@ -168,6 +176,19 @@ func (c *Cluster) removed(index uint64) {
 		return
 	}
 	c.cfg.Removed(err)
+}
+
+// compareEnd looks, before Raft runs, whether a peer knows this node's log to have been longer: then entries are lost that this node
+// acknowledged (an older copy of the log was put back, say), though nothing here shows it.
+func (c *Cluster) compareEnd(peer string, known uint64) error {
+	if c.instance() != nil || c.ailing.Load() {
+		return nil
+	}
+	last, err := c.log.LastIndex()
+	if err != nil || known <= last {
+		return err
+	}
+	return c.beInDoubt(known, fmt.Sprintf("the log ends at %d, and node %s knows that it reached %d", last, peer, known))
 }
 
 // enter gives a node without state its cluster: that of whoever has one, or a new one.

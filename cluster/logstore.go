@@ -17,6 +17,11 @@ type logStore struct {
 	epoch   time.Time
 	grown   atomic.Int64 // bytes stored since the last snapshot
 	scan    atomic.Bool  // the log is being read from the last snapshot on: count it as grown
+	// heal is asked when an entry is damaged, and reads it again once it is repaired; nil when the log cannot be repaired.
+	heal func(index uint64, e *raft.Log, err error) error
+	// standIn is what Raft starts from. Its entry may be a hole at the end of the log, of which Raft, while it starts, wants the term
+	// and nothing else.
+	standIn raft.Log
 }
 
 func newLogStore(l Log) *logStore { return &logStore{Log: l, epoch: time.Now()} }
@@ -53,6 +58,13 @@ func (s *logStore) silent() bool {
 // GetLog implements raft.LogStore.
 func (s *logStore) GetLog(index uint64, e *raft.Log) error {
 	err := s.Log.GetLog(index, e)
+	if s.heal != nil && isDamage(err) {
+		if s.scan.Load() && index == s.standIn.Index {
+			*e = s.standIn
+			return nil
+		}
+		err = s.heal(index, e, err)
+	}
 	if err == nil && s.scan.Load() {
 		s.grown.Add(int64(len(e.Data)) + 64)
 	}
@@ -65,7 +77,17 @@ func (s *logStore) holds(index, term uint64) bool {
 		return bt == term
 	}
 	var e raft.Log
-	return s.GetLog(index, &e) == nil && e.Term == term
+	return s.Log.GetLog(index, &e) == nil && e.Term == term
+}
+
+// rawTermOf is termOf that takes damage for what it is, and waits for no repair.
+func (s *logStore) rawTermOf(index uint64) (uint64, error) {
+	if bi, bt := s.Base(); index == bi {
+		return bt, nil
+	}
+	var e raft.Log
+	err := s.Log.GetLog(index, &e)
+	return e.Term, err
 }
 
 // termOf gives the term at index, which must be the base or above it.

@@ -10,6 +10,8 @@ type metrics struct {
 	isLeader, termGauge, commit, applied, floor prometheus.Gauge
 	clockDeviation, pinned                      prometheus.Gauge
 	leaderChanges                               prometheus.Counter
+	inDoubt, damagedEntries                     prometheus.Gauge
+	mended, doubtElections, damagedSnapshots    prometheus.Counter
 	proposals, installs, refused                *prometheus.CounterVec
 	gossipNodes                                 *prometheus.GaugeVec
 	all                                         []prometheus.Collector
@@ -42,6 +44,16 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		Help: "What other nodes said of themselves and was refused, by reason: conflict (an id twice), foreign (another cluster) or key (not a gossip key of ours)."}, []string{"reason"})
 	m.gossipNodes = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: "penstock", Subsystem: "cluster", Name: "gossip_nodes", Help: "Nodes that gossip shows, this one included, by state: alive, dead or left."}, []string{"state"})
+	m.inDoubt = gauge("in_doubt", "1 while this node may lack entries that it acknowledged: it neither votes nor leads until it has caught up.")
+	m.damagedEntries = gauge("damaged_entries", "Entries of the log that cannot be read and are not repaired yet.")
+	counter := func(name, help string) prometheus.Counter {
+		n := prometheus.NewCounter(prometheus.CounterOpts{Namespace: "penstock", Subsystem: "cluster", Name: name, Help: help})
+		m.all = append(m.all, n)
+		return n
+	}
+	m.mended = counter("repaired_entries_total", "Entries of the log that were lost and came back from another node.")
+	m.doubtElections = counter("doubt_elections_total", "Times that nodes in doubt had to elect the longest log, since the others were no majority and all were there.")
+	m.damagedSnapshots = counter("damaged_snapshots_total", "Snapshots that were damaged and set aside.")
 	m.all = append(m.all, m.leaderChanges, m.proposals, m.installs, m.refused, m.gossipNodes)
 	for _, r := range []string{"conflict", "foreign", "key"} {
 		m.refused.WithLabelValues(r)
@@ -93,6 +105,11 @@ func (m *metrics) progress(c *Cluster) {
 	m.applied.Set(float64(applied))
 	m.floor.Set(float64(c.sm.Floor()))
 	m.pinned.Set(float64(c.floor.pinned()))
+	m.damagedEntries.Set(float64(c.lostEntries()))
+	m.inDoubt.Set(0)
+	if c.muzzled() {
+		m.inDoubt.Set(1)
+	}
 	c.countGossip()
 }
 

@@ -15,10 +15,23 @@ import (
 //     installation is still catching up.
 //  4. Snapshots that all end below the log's base leave a gap: the state machine makes one if it is past the base, else one is fetched
 //     from a peer before Raft starts (fetch.go).
+//
+// Damage of the log itself is repaired before 2 to 4 (repair.go). A log that was short already when this node came to be in doubt,
+// or that is short of what was applied, in a cluster of several, is filled by the leader: the node is in doubt meanwhile.
 func (c *Cluster) openCheck() error {
 	if err := c.resumeInstall(); err != nil {
 		return err
 	}
+	if err := c.checkTerm(); err != nil {
+		return err
+	}
+	if err := c.assess(); err != nil || c.ailing.Load() {
+		return err
+	}
+	return c.checkState()
+}
+
+func (c *Cluster) checkState() error {
 	newest := c.snaps.newest()
 	if newest != nil {
 		if err := c.restoreFrom(newest); err != nil {
@@ -28,7 +41,43 @@ func (c *Cluster) openCheck() error {
 			return err
 		}
 	}
-	last, err := c.log.LastIndex()
+	if err := c.coverBase(newest); err != nil {
+		return err
+	}
+	return c.coverEnd()
+}
+
+// checkTerm holds the stable store against the log: a term is durable before any entry of it, so a log with a later one says that an older
+// stable store was put back, and with it an older vote.
+func (c *Cluster) checkTerm() error {
+	if c.stable == nil {
+		return nil // a test of the rest
+	}
+	_, lastTerm, err := c.lastEntry()
+	if err != nil {
+		return err
+	}
+	if term, err := c.stable.GetUint64([]byte("CurrentTerm")); err != nil || term < lastTerm {
+		return damaged("the stable store says term %d, the log ends with term %d: an older vote came back; the node comes back under a new id (%v)", term, lastTerm, err)
+	}
+	return nil
+}
+
+// raiseTerm makes room in the stable store for entries of a term, before they come from another node by another way than Raft's. To know of a
+// later term is no vote.
+func (c *Cluster) raiseTerm(term uint64) error {
+	key := []byte("CurrentTerm")
+	now, err := c.stable.GetUint64(key)
+	if err != nil || now >= term {
+		return err
+	}
+	return c.stable.SetUint64(key, term)
+}
+
+// coverEnd looks at a log that ends below what was applied or is in the newest snapshot: entries that were acknowledged are lost. The state
+// has their effect, so the leader sends them again from the end of the log on, as behind an installation, and the state machine skips them.
+func (c *Cluster) coverEnd() error {
+	last, lastTerm, err := c.lastEntry()
 	if err != nil {
 		return fmt.Errorf("read the end of the log: %w", err)
 	}
@@ -36,14 +85,24 @@ func (c *Cluster) openCheck() error {
 	if err != nil {
 		return err
 	}
-	applied, _ := c.sm.Applied()
-	if !catching && newest != nil && newest.StateIndex > last {
-		return damaged("the log ends at %d, the newest snapshot is of %d: acknowledged entries are lost", last, newest.StateIndex)
+	if start, _ := c.snaps.start(); catching && start <= last {
+		return nil
 	}
-	if !catching && applied > last {
-		return damaged("the log ends at %d, %d was applied: acknowledged entries are lost", last, applied)
+	until, _ := c.sm.Applied()
+	newest := c.snaps.newest()
+	if newest != nil {
+		until = max(until, newest.StateIndex)
 	}
-	return c.coverBase(newest)
+	if until <= last {
+		return nil
+	}
+	if err := c.beInDoubt(until, fmt.Sprintf("the log ends at %d, and %d was applied: acknowledged entries are lost", last, until)); err != nil {
+		return err
+	}
+	if newest == nil || newest.StateIndex <= last {
+		return nil
+	}
+	return c.snaps.catchUpFrom(newest, last, lastTerm, until)
 }
 
 func (c *Cluster) resumeInstall() error {
@@ -54,7 +113,8 @@ func (c *Cluster) resumeInstall() error {
 	m, _ := c.snaps.find(marker.ID)
 	if m == nil {
 		if marker.Phase == phaseCatchingUp {
-			return damaged("snapshot %s was being caught up with and is gone", marker.ID)
+			c.logger.Error("the snapshot that was being caught up with is gone; the state it gave is here", "snapshot", marker.ID, "until", marker.Until)
+			return c.snaps.forgetMarker()
 		}
 		c.logger.Info("an installation that never became visible is forgotten", "label", marker.LabelIndex)
 		return c.snaps.forgetMarker()

@@ -4,13 +4,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/hashicorp/raft"
 )
 
 const (
@@ -81,7 +78,7 @@ func (t *reportTable) all(now time.Time) []report {
 
 // ownReport describes this node as of now.
 func (c *Cluster) ownReport() (report, error) {
-	last, err := c.log.LastIndex()
+	last, lastTerm, err := c.lastEntry()
 	if err != nil {
 		return report{}, fmt.Errorf("read the end of the log: %w", err)
 	}
@@ -95,20 +92,15 @@ func (c *Cluster) ownReport() (report, error) {
 	c.idMu.Lock()
 	r.Self = c.selfLocked()
 	c.idMu.Unlock()
-	r.Self.LastIndex = last
-	if last > 0 {
-		if r.Self.LastTerm, err = c.log.termOf(last); err != nil && !errors.Is(err, raft.ErrLogNotFound) { // it may just have been cut
-			return report{}, fmt.Errorf("read the term at %d: %w", last, err)
-		}
-	}
+	r.Self.LastIndex, r.Self.LastTerm = last, lastTerm
 	if c.cfg.ReportExtra != nil {
 		r.Extra = c.cfg.ReportExtra()
 	}
 	return r, nil
 }
 
-// payloadComplete tells whether this node holds every entry that may still be needed: no installation is catching up, and the log reaches
-// what is applied.
+// payloadComplete tells whether this node holds every entry that may still be needed: no installation is catching up, the log reaches
+// what is applied, and no entry of it is lost.
 func (c *Cluster) payloadComplete() (bool, error) {
 	_, catching, err := c.snaps.catchingUp()
 	if err != nil || catching {
@@ -119,7 +111,7 @@ func (c *Cluster) payloadComplete() (bool, error) {
 		return false, fmt.Errorf("read the end of the log: %w", err)
 	}
 	applied, _ := c.sm.Applied()
-	return last >= applied && c.instance() != nil, nil
+	return last >= applied && c.instance() != nil && c.lostEntries() == 0, nil
 }
 
 // reports sends this node's report each second, moves the floor, and saves what is known of the others.

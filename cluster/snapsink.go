@@ -99,6 +99,10 @@ func (k *snapshotSink) Close() error {
 		os.Remove(k.tmp)
 		return err
 	}
+	if err := verifySnapshot(k.tmp); err != nil { // the log behind an older one goes because of this one
+		os.Remove(k.tmp)
+		return fmt.Errorf("read a new snapshot back: %w", err)
+	}
 	var marker *installMarker
 	if !k.isLocal {
 		marker = &installMarker{Phase: phaseInstalling, ID: k.meta.ID, LabelIndex: k.meta.LabelIndex, LabelTerm: k.meta.LabelTerm}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -31,6 +32,7 @@ type snapshotStore struct {
 	log    *logStore
 	floor  *floorKeeper
 	logger *slog.Logger
+	spoilt func() // called for each damaged snapshot that is set aside; nil for nobody
 
 	mu struct {
 		sync.Mutex
@@ -45,8 +47,8 @@ type snapshotStore struct {
 const keepSnapshots = 2
 
 // openSnapshotStore reads what is there. A damaged snapshot is set aside, never deleted; left-overs of a crash are removed.
-func openSnapshotStore(dataDir string, log *logStore, logger *slog.Logger) (*snapshotStore, error) {
-	s := &snapshotStore{dir: filepath.Join(dataDir, "snapshots"), log: log, logger: logger}
+func openSnapshotStore(dataDir string, log *logStore, logger *slog.Logger, spoilt func()) (*snapshotStore, error) {
+	s := &snapshotStore{dir: filepath.Join(dataDir, "snapshots"), log: log, logger: logger, spoilt: spoilt}
 	s.mu.marks = filepath.Join(dataDir, "install")
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make snapshot directory: %w", err)
@@ -85,8 +87,7 @@ func (s *snapshotStore) load(path string) error {
 		}
 	}
 	if errors.Is(err, ErrDamaged) {
-		s.logger.Error("a damaged snapshot is set aside", "path", path, "error", err)
-		return os.Rename(path, path+".damaged")
+		return s.setAside(path, err)
 	}
 	if err != nil {
 		return err
@@ -94,6 +95,54 @@ func (s *snapshotStore) load(path string) error {
 	m.ID = strings.TrimSuffix(filepath.Base(path), ".snap")
 	s.mu.snaps = append(s.mu.snaps, m)
 	return nil
+}
+
+// setAside keeps a damaged file for people to look at.
+func (s *snapshotStore) setAside(path string, why error) error {
+	s.logger.Error("a damaged snapshot is set aside", "path", path, "error", why)
+	if s.spoilt != nil {
+		s.spoilt()
+	}
+	if err := os.Rename(path, path+".damaged"); err != nil {
+		return fmt.Errorf("set a damaged snapshot aside: %w", err)
+	}
+	return syncDir(s.dir)
+}
+
+// drop takes a snapshot that turned out damaged, or is gone, out of the list. The log behind it stays until there are two again.
+func (s *snapshotStore) drop(m *snapMeta, why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(s.mu.snaps, m)
+	if i < 0 {
+		return
+	}
+	s.mu.snaps = slices.Delete(slices.Clone(s.mu.snaps), i, i+1)
+	if err := s.setAside(s.path(m.ID), why); err != nil {
+		s.logger.Error("snapshot", "error", err)
+	}
+}
+
+// scrub reads every snapshot from the disk and sets aside what is damaged.
+func (s *snapshotStore) scrub() {
+	s.mu.Lock()
+	snaps := slices.Clone(s.mu.snaps)
+	s.mu.Unlock()
+	for _, m := range snaps {
+		if err := verifySnapshot(s.path(m.ID)); errors.Is(err, ErrDamaged) || errors.Is(err, os.ErrNotExist) {
+			s.drop(m, err)
+		}
+	}
+}
+
+// start is the (index, term) that Raft starts from; zero when there is no snapshot.
+func (s *snapshotStore) start() (index, term uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.mu.snaps) == 0 {
+		return 0, 0
+	}
+	return s.startIndexLocked(s.mu.snaps[0])
 }
 
 func (s *snapshotStore) sortLocked() {
@@ -181,6 +230,9 @@ func (s *snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, erro
 	f, data, err := openSnapData(s.path(id), m)
 	if err != nil {
 		pin.release()
+		if errors.Is(err, ErrDamaged) || errors.Is(err, os.ErrNotExist) {
+			s.drop(m, err) // the older one is sent, and a new one is due
+		}
 		return nil, nil, err
 	}
 	return m.raftMeta(label, term), &snapshotReader{f: f, data: data, pin: pin}, nil

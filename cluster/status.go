@@ -29,6 +29,8 @@ type Status struct {
 	Incarnation                      uint64
 	PayloadComplete                  bool
 	CatchingUp                       uint64 // the index an installation must still reach; 0 for none
+	InDoubt                          bool   // it may lack entries that it acknowledged, and neither votes nor leads
+	DamagedEntries                   uint64 // of the log, not repaired yet
 	Installs                         uint64 // snapshots received and installed since this process started
 	RaftAddr, GossipAddr             string
 	InFlightBytes                    int64
@@ -59,6 +61,7 @@ func (c *Cluster) Status() Status {
 		s.SnapshotIndex = m.StateIndex
 	}
 	s.PayloadComplete, _ = c.payloadComplete()
+	s.InDoubt, s.DamagedEntries = c.muzzled(), c.lostEntries()
 	if m := c.snaps.pending(); m != nil {
 		s.CatchingUp = m.Until
 	}

@@ -22,12 +22,15 @@ const rpcTimeout = 10 * time.Second
 //   - A server's address is its node id; only the dialler resolves it. Votes are stored by address.
 //   - AppendEntries is bounded in bytes, by cutting its tail: Raft goes on from the entries left in the request.
 //   - While a write to the local log is outstanding for over silentAfter nothing is sent, heartbeats included, so that the others elect.
-//   - gate may answer an RPC for this node (gate.go).
+//   - gate may answer an RPC for this node (gate.go), and mayStand forbid to ask for votes (doubt.go).
+//   - Entries for a node that does not answer wait until it answers heartbeats again (await).
 type transport struct {
 	*raft.NetworkTransport
 	stream    *streamLayer
 	maxBytes  int
 	silent    func() bool
+	mayStand  func() bool
+	leads     func(term uint64) bool
 	gate      func(rpc raft.RPC) (answered bool)
 	contacts  contacts
 	onInstall func(peer string)
@@ -41,6 +44,8 @@ type transportConfig struct {
 	stream    *streamLayer
 	maxBytes  int
 	silent    func() bool
+	mayStand  func() bool            // nil: always
+	leads     func(term uint64) bool // nil: nothing is waited for
 	gate      func(raft.RPC) bool
 	onInstall func(peer string)
 	logger    *raftLogger
@@ -49,6 +54,7 @@ type transportConfig struct {
 func newTransport(cfg transportConfig) *transport {
 	t := &transport{
 		stream: cfg.stream, maxBytes: cfg.maxBytes, silent: cfg.silent, gate: cfg.gate, onInstall: cfg.onInstall,
+		mayStand: cfg.mayStand, leads: cfg.leads,
 		consumer: make(chan raft.RPC), done: make(chan struct{}),
 	}
 	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
@@ -92,16 +98,48 @@ func (t *transport) EncodePeer(_ raft.ServerID, addr raft.ServerAddress) []byte 
 
 // AppendEntries implements raft.Transport.
 func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	if t.silent() {
-		return errSilent
-	}
 	t.cut(args)
-	start := time.Now()
-	if err := t.NetworkTransport.AppendEntries(id, target, args, resp); err != nil {
-		return err
+	for !t.silent() {
+		start := time.Now()
+		err := t.NetworkTransport.AppendEntries(id, target, args, resp)
+		if err == nil {
+			t.heard(string(id), start, args, resp)
+			return nil
+		}
+		if isHeartbeat(args) || !t.await(string(id), args.Term, start) {
+			return err
+		}
 	}
-	t.heard(string(id), start, args, resp)
-	return nil
+	return errSilent
+}
+
+// isHeartbeat tells a heartbeat from a request with entries, or for some: it names no entry before it.
+func isHeartbeat(args *raft.AppendEntriesRequest) bool {
+	return len(args.Entries) == 0 && args.PrevLogEntry == 0 && args.LeaderCommitIndex == 0
+}
+
+const awaitPause = 20 * time.Millisecond
+
+// await waits, for entries that could not be sent, until the peer has answered a heartbeat that was sent after the attempt; false when this
+// node leads no more. Raft itself would try again and again with pauses that grow to 10 s, and sit in one of them when the peer is back:
+// heartbeats, whose pauses are short, are the better sign.
+func (t *transport) await(peer string, term uint64, since time.Time) bool {
+	if t.leads == nil {
+		return false
+	}
+	tick := time.NewTicker(awaitPause)
+	defer tick.Stop()
+	for t.leads(term) {
+		if t.contacts.at(peer, term).After(since) {
+			return true
+		}
+		select {
+		case <-tick.C:
+		case <-t.done:
+			return false
+		}
+	}
+	return false
 }
 
 func (t *transport) heard(peer string, sent time.Time, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) {
@@ -163,18 +201,29 @@ func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress,
 
 // RequestVote implements raft.Transport.
 func (t *transport) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	if t.silent() {
-		return errSilent
+	if err := t.mayAsk(); err != nil {
+		return err
 	}
 	return t.NetworkTransport.RequestVote(id, target, args, resp)
 }
 
 // RequestPreVote implements raft.WithPreVote.
 func (t *transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	if err := t.mayAsk(); err != nil {
+		return err
+	}
+	return t.NetworkTransport.RequestPreVote(id, target, args, resp)
+}
+
+// mayAsk tells whether this node may ask for a vote.
+func (t *transport) mayAsk() error {
 	if t.silent() {
 		return errSilent
 	}
-	return t.NetworkTransport.RequestPreVote(id, target, args, resp)
+	if t.mayStand != nil && !t.mayStand() {
+		return errMuzzled
+	}
+	return nil
 }
 
 // Close ends the transport with all its connections. It may be called twice; Raft calls it too.

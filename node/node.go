@@ -64,12 +64,13 @@ type Node struct {
 	runners    *owner.Runners
 	retention  *retention.Keeper
 	api        *api.API
-	removed    chan error // what the cluster says when this node is no member any more
+	acts       chan replay.Act // of this node's own, for the audit
+	removed    chan error      // what the cluster says when this node is no member any more
 }
 
 // open opens every part. What was opened before a part failed is closed again.
 func open(cfg config.Config, opts Options) (n *Node, err error) {
-	n = &Node{cfg: cfg, running: cfg, opts: opts, log: opts.Logger, registry: newRegistry(), removed: make(chan error, 1)}
+	n = &Node{cfg: cfg, running: cfg, opts: opts, log: opts.Logger, registry: newRegistry(), removed: make(chan error, 1), acts: make(chan replay.Act, 4)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())
@@ -95,7 +96,7 @@ func open(cfg config.Config, opts Options) (n *Node, err error) {
 			return n, startError(part.name, err)
 		}
 	}
-	n.reader = logread.New(n.wal, n.machine, entryCacheBytes)
+	n.reader = logread.New(readableLog{n.wal, n.cluster.Mend}, n.machine, entryCacheBytes)
 	n.openRunners()
 	n.openRetention()
 	n.openAPI()
@@ -126,38 +127,24 @@ func startError(part string, err error) error {
 	return err
 }
 
-// errState is a checkpoint that cannot be used. It says what to do: no copy of anything is lost with that file.
-var errState = errors.New("with the node stopped, move this file away and start it again: it is rebuilt from snapshot and log")
-
 // tooNew is what each part says of files of a later version.
 var tooNew = []error{wal.ErrTooNew, checkpoint.ErrTooNew, dlq.ErrTooNew, cluster.ErrTooNew}
 
 func (n *Node) fatalDisk(err error) { n.opts.Fatal(ExitDiskFault, err) }
 
+// openLog opens the log also when it is damaged: the cluster repairs it before Raft starts, or refuses to start.
 func (n *Node) openLog() (err error) {
 	n.wal, err = wal.Open(filepath.Join(n.cfg.Node.DataDir, "wal"), wal.Config{
 		SegmentBytes: int64(n.cfg.WAL.SegmentBytes), MaxBytes: int64(n.cfg.WAL.MaxBytes), Logger: n.log, Registerer: n.registry, Fatal: n.fatalDisk,
+		AllowDamage: true, MarkLost: n.markLost,
 	})
 	return err
 }
 
 func (n *Node) openState() (err error) {
 	path := filepath.Join(n.cfg.Node.DataDir, "fsm.db")
-	n.store, err = checkpoint.Open(path, checkpoint.Config{Fatal: n.fatalDisk})
-	if errors.Is(err, checkpoint.ErrDamaged) {
-		return fmt.Errorf("%w: %w", err, errState)
-	}
-	if err != nil {
+	if err := n.openCheckpoint(path); err != nil {
 		return err
-	}
-	n.machine, err = fsm.Open(n.store, fsm.Config{})
-	var later *fsm.ErrTooNew
-	if errors.As(err, &later) {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	// What a checkpoint holds is nobody's but this node's: whatever else is wrong with it is damage.
-	if err != nil {
-		return fmt.Errorf("%s: %w: %w", path, err, errState)
 	}
 	n.registry.MustRegister(newStateMetrics(n.machine))
 	return nil
@@ -196,8 +183,9 @@ func (n *Node) openCluster() (err error) {
 		Admit:       n.access.Admit,
 		AppendEntry: command.AppendEntry, InitCommand: initCommand, ReportExtra: n.report,
 		Lock: n.lock, Logger: n.log, Registerer: n.registry, Fatal: n.opts.Fatal,
-		Removed: func(err error) { n.removed <- err },
-	}, n.wal, stateMachine{n.machine})
+		Removed:    func(err error) { n.removed <- err },
+		ScrubEvery: scrubEvery(c.WAL.Scrub), Audit: n.act,
+	}, repairableLog{n.wal}, stateMachine{n.machine})
 	return err
 }
 
@@ -309,6 +297,7 @@ func (n *Node) startLoops(ctx context.Context) <-chan struct{} {
 	wg.Go(func() { placer.Run(ctx) })
 	wg.Go(func() { ticker.Run(ctx) })
 	wg.Go(func() { n.checkpoints(ctx) })
+	wg.Go(func() { n.recordActs(ctx) })
 	wg.Go(func() { n.retention.Run(ctx) })
 	wg.Go(func() { n.reloads(ctx) })
 	keeper := &replay.Keeper{NodeID: n.cfg.Node.ID, Machine: n.machine, Reader: n.reader, Volume: n.volume, Logger: n.log}

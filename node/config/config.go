@@ -76,9 +76,10 @@ const (
 
 // WAL is the log on this node's disk.
 type WAL struct {
-	Storage      string    `yaml:"storage" doc:"clustered | disk (a cluster of one, no seeds); s3 is not built yet"`
-	MaxBytes     spec.Size `yaml:"max_bytes" doc:"once the log holds so much, new events are refused"`
-	SegmentBytes spec.Size `yaml:"segment_bytes" doc:"of one file of the log"`
+	Storage      string        `yaml:"storage" doc:"clustered | disk (a cluster of one, no seeds); s3 is not built yet"`
+	MaxBytes     spec.Size     `yaml:"max_bytes" doc:"once the log holds so much, new events are refused"`
+	SegmentBytes spec.Size     `yaml:"segment_bytes" doc:"of one file of the log"`
+	Scrub        spec.Duration `yaml:"scrub" doc:"how often log and snapshots are read again to find what has rotted; 0s: never"`
 }
 
 // DeadLetter is this node's dead-letter volume.
@@ -141,7 +142,7 @@ func Default() Config {
 	return Config{
 		Node:    Node{HTTP: "127.0.0.1:7070", Raft: "127.0.0.1:7071", Gossip: "127.0.0.1:7072", Debug: "127.0.0.1:7073"},
 		Cluster: Cluster{Name: "penstock", Heartbeat: ms(400), Election: ms(400), Lease: ms(300), SnapshotBytes: 128 * mib, TrailingEntries: 16},
-		WAL:     WAL{Storage: StorageClustered, MaxBytes: 50 * gib, SegmentBytes: 64 * mib},
+		WAL:     WAL{Storage: StorageClustered, MaxBytes: 50 * gib, SegmentBytes: 64 * mib, Scrub: spec.Duration(24 * time.Hour)},
 		DeadLetter: DeadLetter{
 			MaxFiles: 100, MaxBytes: 5 * gib, Overflow: "block", Scan: ms(60_000),
 		},

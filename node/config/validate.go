@@ -209,6 +209,9 @@ func (k *checker) storage() {
 	}
 	k.size("wal.segment_bytes", k.WAL.SegmentBytes, mib, gib)
 	k.size("wal.max_bytes", k.WAL.MaxBytes, 4*k.WAL.SegmentBytes, 1<<20*gib)
+	if k.WAL.Scrub != 0 {
+		k.span("wal.scrub", k.WAL.Scrub, time.Second, 365*24*time.Hour)
+	}
 	k.size("cluster.snapshot_bytes", k.Cluster.SnapshotBytes, mib, 1024*gib)
 	k.number("cluster.trailing_entries", k.Cluster.TrailingEntries, 16, 10_000_000)
 
