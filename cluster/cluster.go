@@ -305,7 +305,7 @@ func (c *Cluster) moved(id string) {
 
 // upkeep takes snapshots when they are due and replaces the Raft instance when an installation asks for it.
 func (c *Cluster) upkeep(ctx context.Context) {
-	tick := time.NewTicker(time.Second)
+	tick := time.NewTicker(snapshotLook)
 	defer tick.Stop()
 	var failed atomic.Int64 // when the last snapshot did, unix seconds
 	for {
@@ -313,7 +313,7 @@ func (c *Cluster) upkeep(ctx context.Context) {
 		case <-c.rebuilds:
 			c.rebuild(ctx)
 		case <-tick.C:
-			if c.log.grown.Load() < c.cfg.SnapshotBytes || time.Now().Unix()-failed.Load() < snapshotRetry || !c.snapping.TryLock() {
+			if c.log.grown.Load() < c.snapshotDue() || time.Now().Unix()-failed.Load() < snapshotRetry || !c.snapping.TryLock() {
 				continue
 			}
 			c.wg.Go(func() { // beside the loop: a large state takes its time, and a rebuild must not wait for it
@@ -330,6 +330,7 @@ func (c *Cluster) upkeep(ctx context.Context) {
 }
 
 const (
+	snapshotLook    = 250 * time.Millisecond
 	snapshotTimeout = 10 * time.Minute
 	snapshotRetry   = 30 // seconds after one that failed
 )

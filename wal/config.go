@@ -18,7 +18,7 @@ const (
 	DefaultCacheBytes   = 64 << 20
 	DefaultStallTimeout = 10 * time.Second
 	DefaultMarkInterval = time.Second
-	DefaultSpares       = 3
+	DefaultSpares       = 2
 	DefaultSpaceCheck   = time.Second
 )
 
@@ -41,7 +41,7 @@ type Config struct {
 	// may pass for torn.
 	MarkInterval time.Duration
 	// Spares bounds how many dropped segment files are kept to be used again,
-	// default 3 (more than one snapshot lets go at a time, so that a busy log
+	// default 2 (what one snapshot lets go at a time, so that a busy log
 	// hardly ever makes a new file); negative means none. One is prepared ahead
 	// in any case.
 	Spares int
