@@ -153,6 +153,7 @@ func loops(ctx context.Context) ([]string, error) {
 		Loops []struct {
 			Name string `json:"name"`
 			Back string `json:"back-file"`
+			Gone bool   `json:"autoclear"` // given back already; the kernel keeps it for a copy of its mount somewhere
 		} `json:"loopdevices"`
 	}
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
@@ -160,6 +161,9 @@ func loops(ctx context.Context) ([]string, error) {
 	}
 	var found []string
 	for _, l := range list.Loops {
+		if l.Gone {
+			continue
+		}
 		if strings.HasPrefix(l.Back, WorkRoot()+"/") || strings.Contains(l.Back, "/penstock-jepsen-images/") {
 			found = append(found, l.Name)
 		}

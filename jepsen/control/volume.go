@@ -47,6 +47,11 @@ func (v *Volume) create(ctx context.Context) error {
 			return err
 		}
 	}
+	return v.disk(ctx)
+}
+
+// disk makes an empty image with a file system in it and mounts that.
+func (v *Volume) disk(ctx context.Context) error {
 	f, err := os.OpenFile(v.image, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
@@ -54,15 +59,33 @@ func (v *Volume) create(ctx context.Context) error {
 	if err := errors.Join(f.Truncate(v.bytes), f.Close()); err != nil {
 		return err
 	}
-	out, err := tool(ctx, "losetup", "--find", "--show", v.image)
-	if err != nil {
+	if err := v.attach(ctx); err != nil {
 		return err
 	}
-	v.device = strings.TrimSpace(out)
 	if err := v.format(ctx); err != nil {
 		return err
 	}
 	return v.Remount(ctx)
+}
+
+// attach gives the image a loop device, and gives back the one it had. The kernel keeps that for as long as somebody uses it.
+func (v *Volume) attach(ctx context.Context) error {
+	out, err := tool(ctx, "losetup", "--find", "--show", v.image)
+	if err != nil {
+		return err
+	}
+	err = v.detach(ctx)
+	v.device = strings.TrimSpace(out)
+	return err
+}
+
+func (v *Volume) detach(ctx context.Context) error {
+	if v.device == "" {
+		return nil
+	}
+	_, err := tool(ctx, "losetup", "--detach", v.device)
+	v.device = ""
+	return err
 }
 
 func (v *Volume) format(ctx context.Context) error {
@@ -75,15 +98,52 @@ func (v *Volume) format(ctx context.Context) error {
 }
 
 // Remount mounts the volume; the journal is replayed by the kernel.
+//
+// A container that was started meanwhile on this machine may hold a copy of the mount: then the file system lives on behind
+// the unmount, shut down as it was, and the mount brings it back dead. The image gets another device in that case, and with
+// it a file system that knows nothing of the old one.
 func (v *Volume) Remount(ctx context.Context) error {
 	if v.mounted {
 		return nil
 	}
-	if _, err := tool(ctx, "mount", "-t", v.FS, v.device, v.Mount); err != nil {
+	if err := v.mount(ctx); !errors.Is(err, unix.EIO) {
+		return err
+	}
+	if err := errors.Join(v.Unmount(ctx), v.flush(), v.attach(ctx)); err != nil {
+		return fmt.Errorf("remount %s from another device: %w", v.Mount, err)
+	}
+	return v.mount(ctx)
+}
+
+// mount mounts the device and makes sure that a file can be made.
+func (v *Volume) mount(ctx context.Context) error {
+	args := []string{"-t", v.FS, v.device, v.Mount}
+	if v.FS == "xfs" { // which would not have two of the same id, even if one of them is dead
+		args = append([]string{"-o", "nouuid"}, args...)
+	}
+	if _, err := tool(ctx, "mount", args...); err != nil {
 		return err
 	}
 	v.mounted = true
-	return nil
+	path := filepath.Join(v.Mount, ".jepsen-probe")
+	f, err := os.Create(path)
+	switch {
+	case errors.Is(err, unix.ENOSPC): // full, not dead
+		return nil
+	case err != nil:
+		return fmt.Errorf("mounted %s: %w", v.Mount, err)
+	}
+	return errors.Join(f.Close(), os.Remove(path))
+}
+
+// flush writes what the kernel still holds of the device to the image, as the last unmount does.
+func (v *Volume) flush() error {
+	f, err := os.Open(v.device)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.IoctlSetInt(int(f.Fd()), unix.BLKFLSBUF, 0)
 }
 
 // Unmount waits up to ten seconds for the last user to go: a killed process needs a moment to be reaped.
@@ -147,10 +207,10 @@ func (v *Volume) Wipe(ctx context.Context) error {
 	if v.mounted {
 		return fmt.Errorf("wipe %s: still mounted", v.Mount)
 	}
-	if err := v.format(ctx); err != nil {
+	if err := errors.Join(v.detach(ctx), os.Remove(v.image)); err != nil {
 		return fmt.Errorf("wipe %s: %w", v.Mount, err)
 	}
-	return v.Remount(ctx)
+	return v.disk(ctx)
 }
 
 const filler = ".jepsen-filler"
@@ -201,11 +261,7 @@ func (v *Volume) Free() (int64, error) {
 func (v *Volume) Close(ctx context.Context) error {
 	var errs []error
 	errs = append(errs, v.Unmount(ctx))
-	if v.device != "" {
-		_, err := tool(ctx, "losetup", "--detach", v.device)
-		errs = append(errs, err)
-		v.device = ""
-	}
+	errs = append(errs, v.detach(ctx))
 	if err := os.Remove(v.image); err != nil && !errors.Is(err, os.ErrNotExist) {
 		errs = append(errs, err)
 	}
