@@ -308,12 +308,13 @@ func (c *Cluster) upkeep(ctx context.Context) {
 	tick := time.NewTicker(snapshotLook)
 	defer tick.Stop()
 	var failed atomic.Int64 // when the last snapshot did, unix seconds
+	var rest quietLog
 	for {
 		select {
 		case <-c.rebuilds:
 			c.rebuild(ctx)
 		case <-tick.C:
-			if c.log.grown.Load() < c.snapshotDue() || time.Now().Unix()-failed.Load() < snapshotRetry || !c.snapping.TryLock() {
+			if grown, due := c.log.grown.Load(), c.snapshotDue(); grown < due && !rest.due(grown, due) || time.Now().Unix()-failed.Load() < snapshotRetry || !c.snapping.TryLock() {
 				continue
 			}
 			c.wg.Go(func() { // beside the loop: a large state takes its time, and a rebuild must not wait for it
