@@ -11,7 +11,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 UNIT = $(shell $(GO) list ./... | grep -v '^penstock/test/')
 E2E  = ./test/...
 
-.PHONY: build test unit e2e check fmt vet deps rules demo bench soak jepsen jepsen-deps jepsen-short jepsen-mutants jepsen-chaos image clean
+.PHONY: build test unit e2e check fmt vet deps rules demo bench soak jepsen jepsen-deps jepsen-short jepsen-mutants jepsen-chaos image image-of-binary compose-installed secrets up down clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/penstock ./cmd/penstock
@@ -93,6 +93,7 @@ image-of-binary:
 	install -D -m 0755 $(BINARY) $(TREE)/usr/local/bin/penstock
 	install -D -m 0644 $(CA_CERTIFICATES) $(TREE)$(CA_CERTIFICATES)
 	docker build --build-arg TREE=$(TREE) --build-arg VERSION=$(VERSION) -t $(IMAGE):latest -t $(IMAGE):$(VERSION) .
+	docker run --rm --network none $(IMAGE):$(VERSION) version   # a binary that is not static would not start
 
 # The three nodes of docker-compose.yml, with Compose v2 where it is installed, else v1.
 COMPOSE ?= $(shell if docker compose version >/dev/null 2>&1; then echo docker compose; else echo docker-compose; fi)
@@ -101,7 +102,11 @@ NODES   := 127.0.0.1:$(or $(PENSTOCK_PORT_N1),7070),127.0.0.1:$(or $(PENSTOCK_PO
 compose-installed:
 	@command -v $(firstword $(COMPOSE)) >/dev/null || { echo "this needs Docker Compose, e.g. apt-get install docker-compose"; exit 1; }
 
-up: compose-installed image
+# Tokens of the three nodes, made once; see the script for who may do what with which.
+secrets: build
+	deploy/compose/make-tokens.sh $(or $(PENSTOCK_SECRETS),deploy/compose/secrets) bin/penstock
+
+up: compose-installed image secrets
 	PENSTOCK_IMAGE=$(IMAGE):latest $(COMPOSE) up -d
 	bin/penstock health --ready --wait 2m --addr $(NODES)
 

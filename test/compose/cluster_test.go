@@ -2,6 +2,7 @@ package compose
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -71,7 +72,7 @@ func (s *sent) lines(n int) string {
 // through sends n events and returns once all are acknowledged.
 func (s *sent) through(n int, at ...string) {
 	s.p.t.Helper()
-	s.p.must(s.p.run(s.lines(n), at, "send", "orders"))
+	s.p.must(s.p.run(s.lines(n), at, "send", "orders", "--token-file", s.p.token("producer")))
 }
 
 // waitHealthy waits for the engine's own view, which the health checks of the file give it.
@@ -87,10 +88,12 @@ func (p *project) waitHealthy() {
 	})
 }
 
-// applyChannel makes the channel from inside a container, where the operator's routes answer.
+// applyChannel makes the channel, which takes the admin's token: the secret has reached the nodes, and they ask for it.
 func (p *project) applyChannel() {
 	p.t.Helper()
-	p.must(p.feed(channel, "docker", "exec", "-i", p.id("n1"), "penstock", "channel", "apply", "-f", "-"))
+	_, err := p.run(channel, nil, "channel", "apply", "-f", "-", "--token-file", p.token("producer"))
+	require.Error(p.t, err, "a producer made a channel")
+	p.must(p.run(channel, nil, "channel", "apply", "-f", "-"))
 }
 
 // leader is the node that leads, as the given ones see it.
@@ -153,8 +156,11 @@ func (p *project) cutOff(s *sent) (maybe int) {
 	require.NotEqual(p.t, leader, p.leader(rest...), "the others have elected")
 
 	maybe = s.next
-	out, err := p.feed(s.lines(1), "docker", "exec", "-i", id, "penstock", "send", "orders", "--retry-for", "1s", "--timeout", "2s")
+	token, err := os.ReadFile(p.token("producer"))
+	require.NoError(p.t, err)
+	out, err := p.feed(s.lines(1), "docker", "exec", "-i", "-e", "PENSTOCK_TOKEN="+strings.TrimSpace(string(token)), id, "penstock", "send", "orders", "--retry-for", "1s", "--timeout", "2s")
 	require.Error(p.t, err, "a node without a majority acknowledged: %s", out)
+	require.NotContains(p.t, err.Error(), "no valid token", "it must not be the token that was refused")
 	_, err = p.output("docker", "exec", id, "penstock", "health", "--ready")
 	require.Error(p.t, err, "a node without a majority is not ready")
 

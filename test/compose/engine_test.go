@@ -22,6 +22,7 @@ const root = "../.."
 // engine is a container engine that answers, and the Compose that goes with it.
 type engine struct {
 	env     []string // DOCKER_HOST of a private one
+	pid     int      // of a private one, 0 of one that runs already
 	compose []string // the words that start Compose: v2 is a plug-in, v1 a program
 }
 
@@ -59,8 +60,17 @@ func (e *engine) answers() error {
 	return quiet(e.env, "docker", "version", "--format", "{{.Server.Version}}")
 }
 
-// startPrivate starts dockerd with socket, data and state below a directory of its own. It makes no default bridge, and copies
-// layers instead of mounting them, which works on any file system.
+// inside makes a command line run where the published ports are: the network namespace of a private engine.
+func (e *engine) inside(words []string) []string {
+	if e.pid == 0 {
+		return words
+	}
+	return append([]string{"nsenter", fmt.Sprintf("--net=/proc/%d/ns/net", e.pid), "--"}, words...)
+}
+
+// startPrivate starts dockerd with socket, data and state below a directory of its own, in a network namespace of its own:
+// the bridges and firewall rules that it makes and removes are not the machine's. It copies layers instead of mounting them,
+// which works on any file system.
 func (e *engine) startPrivate(t *testing.T) error {
 	dir, err := os.MkdirTemp("", "penstock-engine-")
 	if err != nil {
@@ -77,13 +87,14 @@ func (e *engine) startPrivate(t *testing.T) error {
 		return err
 	}
 	d := exec.Command("dockerd", "--config-file", config, "--host", host, "--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"),
-		"--pidfile", filepath.Join(dir, "pid"), "--bridge", "none", "--storage-driver", "vfs")
+		"--pidfile", filepath.Join(dir, "pid"), "--storage-driver", "vfs")
 	d.Stdout, d.Stderr = logFile, logFile
 	// SIGTERM, so that it ends its containers also when the test is killed.
-	d.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	d.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM, Cloneflags: syscall.CLONE_NEWNET}
 	if err := d.Start(); err != nil {
 		return fmt.Errorf("start dockerd: %w", err)
 	}
+	e.pid = d.Process.Pid
 	ended := make(chan struct{})
 	go func() { _ = d.Wait(); close(ended) }()
 	t.Cleanup(func() {
@@ -98,6 +109,9 @@ func (e *engine) startPrivate(t *testing.T) error {
 		require.NoError(t, os.RemoveAll(dir))
 	})
 	e.env = []string{"DOCKER_HOST=" + host}
+	if err := quiet(nil, e.inside([]string{"ip", "link", "set", "lo", "up"})...); err != nil {
+		return fmt.Errorf("loopback of the engine's own network: %w", err)
+	}
 	for deadline := time.Now().Add(60 * time.Second); ; {
 		err := e.answers()
 		if err == nil {

@@ -26,6 +26,7 @@ type composeFile struct {
 		Environment     map[string]string `yaml:"environment"`
 		Ports           []string          `yaml:"ports"`
 		Volumes         []string          `yaml:"volumes"`
+		Secrets         []string          `yaml:"secrets"`
 		Healthcheck     struct {
 			Test []string `yaml:"test"`
 		} `yaml:"healthcheck"`
@@ -68,6 +69,7 @@ func TestComposeFileSaysWhatAnOperatorNeeds(t *testing.T) {
 		require.True(t, s.ReadOnly)
 		require.Equal(t, []string{"ALL"}, s.CapDrop)
 		require.Equal(t, []string{"penstock"}, s.Networks)
+		require.Equal(t, []string{"tokens"}, s.Secrets)
 		require.Subset(t, s.Healthcheck.Test, []string{"CMD", "/usr/local/bin/penstock", "health"}, "in exec form: there is no shell")
 		grace, err := time.ParseDuration(s.StopGracePeriod)
 		require.NoError(t, err)
@@ -96,14 +98,38 @@ func volumeAt(mounts []string, dir string) string {
 	return ""
 }
 
+// TestTokensOfComposeAreMadeOnce: the table holds no token itself, a second run leaves the set as it is, and a failure leaves none.
+func TestTokensOfComposeAreMadeOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "secrets")
+	script := []string{filepath.Join(root, "deploy/compose/make-tokens.sh"), dir, penstock(t)}
+	require.NoError(t, quiet(nil, script...))
+	table, err := os.ReadFile(filepath.Join(dir, "tokens.yaml"))
+	require.NoError(t, err)
+	require.Equal(t, 3, strings.Count(string(table), "hash: sha256:"), "%s", table)
+	for _, name := range []string{"admin", "producer", "viewer"} {
+		token, err := os.ReadFile(filepath.Join(dir, name+".token"))
+		require.NoError(t, err)
+		require.NotContains(t, string(table), strings.TrimSpace(string(token)))
+	}
+	require.NoError(t, quiet(nil, script...))
+	again, err := os.ReadFile(filepath.Join(dir, "tokens.yaml"))
+	require.NoError(t, err)
+	require.Equal(t, table, again)
+
+	other := filepath.Join(t.TempDir(), "other")
+	require.Error(t, quiet(nil, script[0], other, "/bin/false"))
+	require.NoFileExists(t, filepath.Join(other, "tokens.yaml"))
+}
+
 // TestNodeConfigurationOfComposeIsAccepted asks the product itself, for each node with its environment.
 func TestNodeConfigurationOfComposeIsAccepted(t *testing.T) {
 	var f composeFile
 	readYAML(t, "docker-compose.yml", &f)
-	binary := penstock(t)
+	binary, secrets := penstock(t), filepath.Join(t.TempDir(), "secrets")
+	require.NoError(t, quiet(nil, filepath.Join(root, "deploy/compose/make-tokens.sh"), secrets, binary))
 	for _, name := range nodes {
 		cmd := exec.Command(binary, "config", "check", filepath.Join(root, "deploy/compose/penstock.yaml"))
-		cmd.Env = os.Environ()
+		cmd.Env = append(os.Environ(), "PENSTOCK_AUTH_TOKENS=${file:"+filepath.Join(secrets, "tokens.yaml")+"}") // where the host has it
 		for k, v := range f.Services[name].Environment {
 			if k == "PENSTOCK_NODE_ADVERTISE" {
 				v = "127.0.0.1:7071" // the name resolves on the network of the project only
@@ -130,14 +156,17 @@ func TestComposeAcceptsTheFile(t *testing.T) {
 	}
 }
 
-// TestPrometheusAcceptsItsConfiguration: the targets are the nodes, and promtool finds nothing wrong, the rules included.
+// TestPrometheusAcceptsItsConfiguration: the targets are the nodes, the rules are there, and promtool finds nothing wrong.
 func TestPrometheusAcceptsItsConfiguration(t *testing.T) {
 	var f struct {
+		RuleFiles     []string `yaml:"rule_files"`
 		ScrapeConfigs []struct {
 			StaticConfigs []struct{ Targets []string } `yaml:"static_configs"`
 		} `yaml:"scrape_configs"`
 	}
 	readYAML(t, "deploy/compose/prometheus.yml", &f)
+	require.Len(t, f.RuleFiles, 1)
+	require.FileExists(t, filepath.Join(root, "deploy/compose", f.RuleFiles[0]))
 	require.Len(t, f.ScrapeConfigs, 1)
 	for i, name := range nodes {
 		require.Equal(t, fmt.Sprintf("%s:7070", name), f.ScrapeConfigs[0].StaticConfigs[0].Targets[i])
@@ -151,5 +180,6 @@ func TestPrometheusAcceptsItsConfiguration(t *testing.T) {
 	if tool == "" {
 		t.Skip("no promtool; make test gets it")
 	}
-	require.NoError(t, quiet(nil, tool, "check", "config", filepath.Join(root, "deploy/compose/prometheus.yml")))
+	// The rules have a test of their own, and the token is where containers have it.
+	require.NoError(t, quiet(nil, tool, "check", "config", "--syntax-only", filepath.Join(root, "deploy/compose/prometheus.yml")))
 }

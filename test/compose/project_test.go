@@ -60,6 +60,8 @@ type project struct {
 	binary string
 	addrs  map[string]string // node -> published address
 	begun  time.Time
+	// secrets is the directory of the tokens; the verbs show the admin's.
+	secrets string
 }
 
 // step says how far the test is.
@@ -75,6 +77,8 @@ func newProject(t *testing.T, e *engine) *project {
 	for _, n := range nodes {
 		p.addrs[n] = freeAddr(t)
 	}
+	p.secrets = filepath.Join(t.TempDir(), "secrets")
+	require.NoError(t, quiet(nil, filepath.Join(root, "deploy/compose/make-tokens.sh"), p.secrets, p.binary))
 	tree := "bin/image-" + p.name
 	t.Cleanup(func() { p.remove(filepath.Join(root, tree)) })
 	p.must(p.output("make", "-C", root, "image-of-binary", "IMAGE="+p.name, "TREE="+tree, "BINARY="+p.binary, "VERSION=test"))
@@ -83,7 +87,7 @@ func newProject(t *testing.T, e *engine) *project {
 
 func (p *project) env() []string {
 	env := append(os.Environ(), p.engine.env...)
-	env = append(env, "PENSTOCK_IMAGE="+p.name+":test", "COMPOSE_PROJECT_NAME="+p.name)
+	env = append(env, "PENSTOCK_IMAGE="+p.name+":test", "COMPOSE_PROJECT_NAME="+p.name, "PENSTOCK_SECRETS="+p.secrets, "PENSTOCK_TOKEN_FILE="+p.token("admin"))
 	for _, n := range nodes {
 		_, port, _ := net.SplitHostPort(p.addrs[n])
 		env = append(env, "PENSTOCK_PORT_"+strings.ToUpper(n)+"="+port)
@@ -91,13 +95,17 @@ func (p *project) env() []string {
 	return env
 }
 
+// token is the file with the token of that name.
+func (p *project) token(name string) string { return filepath.Join(p.secrets, name+".token") }
+
 // output runs a program on the project with a bound, and gives its standard output.
 func (p *project) output(words ...string) (string, error) { return p.feed("", words...) }
 
 func (p *project) feed(stdin string, words ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+	all := p.engine.inside(words)
+	cmd := exec.CommandContext(ctx, all[0], all[1:]...)
 	cmd.Env = p.env()
 	cmd.WaitDelay = time.Second
 	var out, errs bytes.Buffer
