@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"maps"
 	"net/http"
@@ -157,6 +158,50 @@ func TestRoleMatrix(t *testing.T) {
 		}
 	}
 	require.ElementsMatch(t, slices.Collect(maps.Keys(mayDo)), seen, "the matrix names no route that is gone")
+}
+
+var update = flag.Bool("update", false, "write what is generated from the router anew")
+
+// matrixOf is the table of docs/access.md, made from the router.
+func matrixOf(routes []route) string {
+	var b strings.Builder
+	b.WriteString("| route | producer | consumer | viewer | operator | admin |\n|---|---|---|---|---|---|\n")
+	for _, r := range routes {
+		fmt.Fprintf(&b, "| `%s` |", r.pattern)
+		for _, role := range access.Roles {
+			mark := ""
+			switch gives := func(want access.Role) bool { return slices.Contains(r.need.Any, want) }; {
+			case r.need.Public():
+				mark = "x"
+			case len(r.need.Also) > 0:
+				if gives(role) || slices.Contains(r.need.Also, role) {
+					mark = "both"
+				}
+			case gives(role), gives(access.Viewer) && (role == access.Operator || role == access.Admin):
+				mark = "x"
+			}
+			b.WriteString(strings.TrimRight(" "+mark, " ") + " |")
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+func TestAccessDocument(t *testing.T) {
+	s, _, _ := guarded(t)
+	const path, begin, end = "../../docs/access.md", "<!-- matrix -->\n", "<!-- /matrix -->"
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	head, rest, ok := strings.Cut(string(b), begin)
+	require.True(t, ok)
+	old, foot, ok := strings.Cut(rest, end)
+	require.True(t, ok)
+	want := "\n" + matrixOf(s.api.table()) + "\n"
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(head+begin+want+end+foot), 0o644))
+		return
+	}
+	require.Equal(t, want, old, "docs/access.md: run this test with -update")
 }
 
 // While there are no tokens, what an operator or admin may do answers on this machine only.

@@ -57,7 +57,7 @@ type options struct {
 	segmentBytes string
 	trailing     int
 	env          []string
-	// more is added to each node's configuration as it is; token is what the clients of the group show.
+	// more is added to each node's configuration, {id} being its id; token is what the clients of the group show.
 	more, token string
 }
 
@@ -163,7 +163,7 @@ func (p *proc) writeConfig(seeds []string) {
 	fmt.Fprintf(&b, "wal:\n  storage: %s\n", storage)
 	fmt.Fprintf(&b, "  segment_bytes: %s\n", p.g.opts.segmentBytes)
 	fmt.Fprintf(&b, "dead_letter: {directory: %s}\ndrain: %s\n", p.dlq, p.g.opts.drain)
-	b.WriteString(p.g.opts.more)
+	b.WriteString(strings.ReplaceAll(p.g.opts.more, "{id}", p.id))
 	require.NoError(p.g.t, os.WriteFile(p.config, []byte(b.String()), 0o600))
 }
 
@@ -430,10 +430,16 @@ func (p *proc) do(method, path, contentType string, body []byte) (status int, an
 	if p.g.opts.token != "" {
 		req.Header.Set("Authorization", "Bearer "+p.g.opts.token)
 	}
+	return roundTrip(p.g.t, req)
+}
+
+// roundTrip gives the answer to a request on a connection of its own.
+func roundTrip(t *testing.T, req *http.Request) (status int, answer string) {
+	t.Helper()
 	resp, err := (&http.Client{Timeout: 30 * time.Second}).Do(req)
-	require.NoError(p.g.t, err, "%s %s", method, path)
+	require.NoError(t, err, "%s %s", req.Method, req.URL)
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
-	require.NoError(p.g.t, err)
+	require.NoError(t, err)
 	return resp.StatusCode, string(b)
 }
