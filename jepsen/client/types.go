@@ -114,7 +114,7 @@ func (c *Client) DeadLetters(ctx context.Context, channel string) (list []DeadLe
 		DeadLetters []DeadLetter `json:"dead_letters"`
 		Truncated   bool         `json:"truncated"`
 	}
-	err = c.GetJSON(ctx, "/v1/dlq", url.Values{"channel": {channel}, "limit": {"100000"}}, &v)
+	err = c.GetJSON(ctx, "/v1/dlq", url.Values{"channel": {channel}}, &v)
 	return v.DeadLetters, v.Truncated, err
 }
 
