@@ -17,8 +17,12 @@ func (l *Log) Close() error {
 		return nil
 	}
 	if err == nil {
-		err = l.tidy()
 		defer l.end()
+		// The turn is held for good: whatever was stored is synced, and nothing more will be.
+		l.markMu.Lock()
+		l.closing = true
+		l.markMu.Unlock()
+		err = l.tidy()
 	}
 	if errors.Is(err, ErrFailed) {
 		err = nil // it has been told; what is left is to let go

@@ -109,6 +109,7 @@ func (l *Log) markNow(take bool) (doomed []*segment, err error) {
 		doomed, l.mu.doomed = l.mu.doomed, nil
 	}
 	l.mu.Unlock()
+	m.closed = l.closing
 	if l.marker.covers(m) {
 		return doomed, nil
 	}

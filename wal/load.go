@@ -94,7 +94,7 @@ func (ld *loaded) scanAll(chain []link, flag int, tolerate bool) []scanned {
 	for i, k := range chain {
 		newest := i == len(chain)-1
 		one := func() {
-			if newest && flag == os.O_RDWR && !k.lost() {
+			if newest && flag == os.O_RDWR && !k.lost() && !ld.closedAt(k.hdr) {
 				out[i].err = settleFile(k.file)
 			}
 			if out[i].err == nil {
@@ -113,6 +113,12 @@ func (ld *loaded) scanAll(chain []link, flag int, tolerate bool) []scanned {
 	}
 	wg.Wait()
 	return out
+}
+
+// closedAt tells whether the log was closed with this segment as its newest: every write of it was synced with success, so the page
+// cache shows what the disk has, and where it ends is known.
+func (ld *loaded) closedAt(hdr segmentHeader) bool {
+	return ld.m.closed && ld.doubt == nil && ld.m.newest == hdr.number && ld.m.gen == hdr.gen && hdr.kind != kindRepair
 }
 
 // add takes over one segment, in the order of the chain.
@@ -149,7 +155,7 @@ func (ld *loaded) scan(k link, tolerate bool) (r scanned) {
 	}
 	sc.sealedAt, sc.noTear = k.sealedAt, ld.doubt
 	if ld.m.newest == k.hdr.number && k.hdr.kind != kindRepair {
-		sc.markEnd = ld.m.end
+		sc.markEnd, sc.closed = ld.m.end, ld.closedAt(k.hdr)
 	}
 	out, err := sc.scan(k.liveEnd, nil)
 	var damage *DamageError

@@ -60,8 +60,9 @@ type Log struct {
 		pending map[uint64]*raft.Log
 	}
 
-	markMu sync.Mutex
-	marker *marker // guarded by markMu
+	markMu  sync.Mutex
+	marker  *marker // guarded by markMu
+	closing bool    // guarded by markMu: the next mark is the last
 
 	mu struct {
 		sync.RWMutex

@@ -29,7 +29,7 @@ const (
 //
 //	byte   0                 8         12        16        20        24
 //	       +-----------------+---------+---------+---------+---------+
-//	       | "PENSTMRK"      | version | CRC32C  | CRC32C  | flags 0 |
+//	       | "PENSTMRK"      | version | CRC32C  | CRC32C  | flags   |
 //	       |                 |         | of 0-12 | of rest |         |
 //	       +-----------------+---------+---------+---------+---------+
 //	      24                32                40                48
@@ -55,6 +55,10 @@ const (
 // end, the last of them ending with (last index, last term). Last index is
 // above the log's end after damage was cut off: so much was here once, and the
 // node that has it not is in doubt. Newest 0: none was ever made.
+//
+// Flag 1: the log was closed, everything in it was synced, and nothing lies in
+// the newest segment from end on. It is taken back, durably, before the log is
+// opened to be written.
 type mark struct {
 	seq       uint64
 	first     uint64
@@ -65,13 +69,19 @@ type mark struct {
 	lastTerm  uint64
 	at        int64
 	head      headerCopy
+	closed    bool
 }
+
+const markClosed = 1
 
 func (m *mark) encode(raw []byte) {
 	clear(raw[:blockSize])
 	copy(raw, markMagic)
 	le.PutUint32(raw[8:], formatVersion)
 	le.PutUint32(raw[12:], crcOf(raw[:12]))
+	if m.closed {
+		le.PutUint32(raw[20:], markClosed)
+	}
 	le.PutUint64(raw[24:], m.seq)
 	le.PutUint64(raw[32:], m.first)
 	le.PutUint64(raw[40:], m.newest)
@@ -94,7 +104,8 @@ func (m *mark) decode(raw []byte) error {
 	if got, want := le.Uint32(raw[16:]), crcOf(raw[20:markUsed]); got != want {
 		return fmt.Errorf("CRC is %08x, want %08x", got, want)
 	}
-	if f := le.Uint32(raw[20:]); f != 0 {
+	flags := le.Uint32(raw[20:])
+	if f := flags &^ markClosed; f != 0 {
 		return fmt.Errorf("%w: unknown mark flags %08x", ErrTooNew, f)
 	}
 	*m = mark{
@@ -106,6 +117,7 @@ func (m *mark) decode(raw []byte) error {
 		lastIndex: le.Uint64(raw[56:]),
 		lastTerm:  le.Uint64(raw[64:]),
 		at:        int64(le.Uint64(raw[72:])),
+		closed:    flags&markClosed != 0,
 	}
 	switch crc := le.Uint32(raw[markUsed:]); {
 	case isZero(raw[markUsed:markEndByte]):

@@ -19,6 +19,7 @@ const lockName = "LOCK"
 //
 // What is durable is not taken from the page cache after an unclean stop: the
 // newest segment is synced and then read around the cache before it counts.
+// After Close it is: every byte was synced with success, and the mark says so.
 func Open(dir string, cfg Config) (*Log, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -84,6 +85,9 @@ func (l *Log) recover() error {
 		return err
 	}
 	if l.marker, err = openMarker(l.fs, l.dir, ld.m, ld.doubt); err != nil {
+		return err
+	}
+	if err := l.reopened(); err != nil {
 		return err
 	}
 	if err := l.survey(ld.dir, ld.m); err != nil {
@@ -153,6 +157,19 @@ func (l *Log) adopt(ld *loaded) {
 	if r.Short || l.mu.stuck != nil {
 		l.mu.owed, l.mu.owedTerm = ld.m.lastIndex, ld.m.lastTerm
 	}
+}
+
+// reopened takes back the mark of a closed log, before anything else is written.
+func (l *Log) reopened() error {
+	m := l.marker.last
+	if !m.closed {
+		return nil
+	}
+	m.closed = false
+	if err := l.marker.write(m); err != nil {
+		return fmt.Errorf("wal: write mark: %w", err)
+	}
+	return nil
 }
 
 // survey finds the highest generation and numbers in use, and the spares that

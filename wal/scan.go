@@ -23,6 +23,9 @@ type scanner struct {
 	// markEnd is the block below which the durable mark vouches for this
 	// segment, 0 when the mark names an older one.
 	markEnd uint32
+	// closed: the mark says that the log was closed with its end at markEnd, so
+	// nothing lies behind it.
+	closed bool
 	// noTear is set when the mark itself is in doubt: then nothing may be
 	// called torn.
 	noTear error
@@ -313,6 +316,9 @@ func (s *scanner) scan(liveEnd uint64, visit func(b *batch, h *recordHeader, pos
 		if s.sealedAt > 0 && (p >= s.sealedAt || liveEnd > 0 && index >= liveEnd) {
 			out.end = s.sealedAt
 			return out, s.checkSealed(index, liveEnd)
+		}
+		if s.closed && p == s.markEnd {
+			return out, nil
 		}
 		b, ok, err := s.batchAt(p)
 		if err != nil {
