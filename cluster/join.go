@@ -103,12 +103,12 @@ func (c *Cluster) sift(ours *hello, answers []helloAnswer) ([]helloAnswer, error
 		switch {
 		case a.ClusterName != ours.ClusterName:
 			a.err = fmt.Errorf("belongs to cluster %q", a.ClusterName)
-		case !a.ClusterID.IsZero() && !ours.ClusterID.IsZero() && a.ClusterID != ours.ClusterID:
-			c.refuse("foreign", a.Self.ID, fmt.Sprintf("node %s at %s belongs to another cluster by the name %q", a.Self.ID, a.addr, a.ClusterName))
-			a.err = fmt.Errorf("belongs to another cluster, %s, by the name %q", a.ClusterID, a.ClusterName)
 		case slices.Contains(a.Supersedes, ours.ClusterID) && !ours.ClusterID.IsZero():
 			return nil, foreign("this directory is of cluster %s, which was recovered as %s (node %s); bring the node back under a new id",
 				ours.ClusterID, a.ClusterID, a.Self.ID)
+		case !a.ClusterID.IsZero() && !ours.ClusterID.IsZero() && a.ClusterID != ours.ClusterID:
+			c.refuse("foreign", a.Self.ID, fmt.Sprintf("node %s at %s belongs to another cluster by the name %q", a.Self.ID, a.addr, a.ClusterName))
+			a.err = fmt.Errorf("belongs to another cluster, %s, by the name %q", a.ClusterID, a.ClusterName)
 		case a.Self.ID == ours.Self.ID && a.Boot != c.boot:
 			if a.err = c.sameID(ours, a); c.instance() == nil {
 				return nil, a.err

@@ -99,10 +99,15 @@ type grants struct {
 	// until a look has begun after its question, and that look counts it as heard of.
 	looked    bool
 	returning map[string]time.Time // when it was cleared; zero: not yet
+	// votes are the nodes whose last grant they got as voters. One that has its vote no more, or is no member, keeps that lease to
+	// its end, and its emitters with it: nobody else may send for them before.
+	votes map[string]bool
+	looks uint64            // how many have begun
+	after map[string]uint64 // the look from which on a node without a vote may have a lease again
 }
 
 func newGrants() *grants {
-	return &grants{until: map[string]time.Time{}, asked: map[string]time.Time{}, returning: map[string]time.Time{}}
+	return &grants{until: map[string]time.Time{}, asked: map[string]time.Time{}, returning: map[string]time.Time{}, votes: map[string]bool{}, after: map[string]uint64{}}
 }
 
 // clearedFor is how long a cleared node may take to ask again.
@@ -132,6 +137,7 @@ func (g *grants) look(now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.looked = true
+	g.looks++
 	for id, cleared := range g.returning {
 		if cleared.IsZero() {
 			g.returning[id], g.asked[id] = now, now
@@ -139,9 +145,37 @@ func (g *grants) look(now time.Time) {
 	}
 }
 
-func (g *grants) grant(id string, now time.Time, ttl time.Duration) {
+// withoutVote tells whether a node that has no vote may have a lease (it owns nothing, and is only ready by it): what it got as a voter
+// is out, and after that two looks have begun, of which the first gave its emitters to others.
+func (g *grants) withoutVote(id string, now time.Time) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	switch {
+	case g.votes[id] && now.Before(g.until[id]):
+		return false
+	case g.votes[id]:
+		g.votes[id], g.after[id] = false, g.looks+2
+	}
+	return g.looks >= g.after[id]
+}
+
+// outlasts gives the nodes that are no voters any more and may still think that they hold the lease they got as such.
+func (g *grants) outlasts(voters map[string]bool, now time.Time) []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var out []string
+	for id, until := range g.until {
+		if g.votes[id] && !voters[id] && now.Before(until) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+func (g *grants) grant(id string, votes bool, now time.Time, ttl time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.votes[id] = votes
 	g.until[id], g.asked[id] = now.Add(ttl), now
 }
 

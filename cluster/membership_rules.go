@@ -37,7 +37,7 @@ func (c *Cluster) allowed(t *tenure, m memberChange) error {
 			return err
 		}
 	}
-	return c.keepsQuorum(servers, m)
+	return c.keepsQuorum(t, servers, m)
 }
 
 func (c *Cluster) joinable(id string, found *raft.Server) error {
@@ -71,6 +71,12 @@ func (c *Cluster) mayLead(t *tenure, s raft.Server) error {
 	if s.Suffrage != raft.Voter {
 		return fmt.Errorf("%w: %s has no vote", ErrRefused, s.ID)
 	}
+	if !c.inContact(t, string(s.ID)) {
+		return fmt.Errorf("%w: this leader has no contact with %s", ErrRefused, s.ID)
+	}
+	if _, reported := c.table.get(string(s.ID)); !reported {
+		return nil // this leader is new; the library hands over to none that is behind
+	}
 	return c.upToDate(t, string(s.ID))
 }
 
@@ -89,7 +95,7 @@ func (c *Cluster) successor(t *tenure) string {
 	return best
 }
 
-// tally is a configuration by its votes: live are the voters that have reported lately.
+// tally is a configuration by its votes: live are the voters that the leader is in contact with.
 type tally struct{ voters, live int }
 
 func (t tally) quorum() int { return t.voters/2 + 1 }
@@ -99,12 +105,12 @@ func (t tally) spare() int { return t.live - t.quorum() }
 
 // keepsQuorum refuses a change after which nothing could be committed, that change first of all; and, unless it is forced, one that
 // takes away the last voter that could be spared, or leaves one disk with the only copy.
-func (c *Cluster) keepsQuorum(servers []raft.Server, m memberChange) error {
+func (c *Cluster) keepsQuorum(t *tenure, servers []raft.Server, m memberChange) error {
 	var before, after tally
 	for _, s := range servers {
 		votes, changed := s.Suffrage == raft.Voter, string(s.ID) == m.ID
-		before.count(votes, c.heardLately(string(s.ID)))
-		after.count(votes && !changed || changed && m.Op == opPromote, c.heardLately(string(s.ID)))
+		before.count(votes, c.inContact(t, string(s.ID)))
+		after.count(votes && !changed || changed && m.Op == opPromote, c.inContact(t, string(s.ID)))
 	}
 	switch {
 	case after.voters == before.voters: // of a nonvoter
@@ -134,8 +140,7 @@ func (t *tally) count(votes, live bool) {
 	}
 }
 
-// heardLately tells whether the leader, this node, heard of a node lately.
-func (c *Cluster) heardLately(id string) bool {
-	r, ok := c.table.get(id)
-	return id == c.cfg.NodeID || ok && time.Since(r.heard) < reportFresh
+// inContact tells whether a node has lately accepted something from this leader.
+func (c *Cluster) inContact(t *tenure, id string) bool {
+	return id == c.cfg.NodeID || time.Since(t.trans.contacts.at(id, t.term)) < reachableAfter
 }

@@ -165,6 +165,11 @@ func (c *Cluster) coverBase(newest *snapMeta) error {
 		return nil
 	}
 	c.logger.Warn("no good snapshot reaches the log's base: the state machine makes one", "base", base, "applied", applied)
+	return c.snapshotOf(conf, index)
+}
+
+// snapshotOf writes a snapshot of the state machine without Raft.
+func (c *Cluster) snapshotOf(conf raft.Configuration, index uint64) error {
 	s, err := c.sm.Snapshot()
 	if err != nil {
 		return fmt.Errorf("snapshot the state machine: %w", err)

@@ -104,13 +104,32 @@ func (c *Cluster) serveLease(ctx context.Context, from string, question []byte) 
 	if t.ctx.Err() != nil {
 		return nil, ErrNoLeader
 	}
+	member, votes := suffrageOf(t.raft, from)
+	if !member {
+		return nil, fmt.Errorf("%w: %s is no member", ErrRefused, from)
+	}
+	if !votes && !t.grants.withoutVote(from, time.Now()) {
+		return []byte{0}, nil
+	}
 	knows := binary.LittleEndian.Uint64(question[1:]) >= c.sm.OwnersIndex()
 	if question[0] != 1 && !(t.grants.comesBack(from, time.Now()) && knows) {
 		return []byte{0}, nil
 	}
-	t.grants.grant(from, time.Now(), c.cfg.LeaseTTL)
+	t.grants.grant(from, votes, time.Now(), c.cfg.LeaseTTL)
 	return []byte{1}, nil
 }
+
+func suffrageOf(r *raft.Raft, id string) (member, votes bool) {
+	for _, s := range r.GetConfiguration().Configuration().Servers {
+		if string(s.ID) == id {
+			return true, s.Suffrage == raft.Voter
+		}
+	}
+	return false, false
+}
+
+// forEver is a silence after which every emitter moves.
+const forEver = time.Hour
 
 // heardQuorum tells whether a majority of the voters, this node included, accepted a request of this term that was sent after since.
 func (c *Cluster) heardQuorum(t *tenure, since time.Time) bool {
@@ -151,10 +170,26 @@ func (c *Cluster) Owners() (nodes []OwnerNode, ok bool) {
 		return nil, false
 	}
 	t.grants.look(now)
-	for _, s := range t.raft.GetConfiguration().Configuration().Servers {
+	servers := t.raft.GetConfiguration().Configuration().Servers
+	voters := map[string]bool{}
+	for _, s := range servers {
+		voters[string(s.ID)] = s.Suffrage == raft.Voter
+	}
+	// Who lost its vote, or its membership, is held as one that has just fallen silent until its lease is out.
+	held := t.grants.outlasts(voters, now)
+	for _, id := range held {
+		nodes = append(nodes, OwnerNode{ID: id})
+	}
+	for _, s := range servers {
 		id := string(s.ID)
+		if slices.Contains(held, id) {
+			continue
+		}
 		n := OwnerNode{ID: id}
 		n.Live, n.Silent = t.grants.state(id, now, t.since)
+		if !n.Live && s.Suffrage != raft.Voter {
+			n.Silent = forEver // what it had as a voter is out: whatever it owns goes at once, before it gets another lease
+		}
 		// Without a fresh report nobody can say that a node has given up what it had: one that just came back holds a lease before it
 		// reports. It counts as silent since its lease, so it gets nothing and keeps what it has until it is silent for long.
 		r, known := c.table.get(id)
