@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 
 	"github.com/hashicorp/raft"
 
@@ -96,11 +97,12 @@ func (b *book) saveLocked() error {
 	if err != nil {
 		return fmt.Errorf("encode peers: %w", err)
 	}
-	if err := writeSealed(b.path, bookMagic, bookVersion, body); err != nil {
-		return err
+	err = writeSealed(b.path, bookMagic, bookVersion, body)
+	// A full disk is no fault: the file before stays, and what is new in it comes again with the next report.
+	if b.mu.dirty = errors.Is(err, syscall.ENOSPC); b.mu.dirty {
+		return nil
 	}
-	b.mu.dirty = false
-	return nil
+	return err
 }
 
 // save writes what changed since the last save.

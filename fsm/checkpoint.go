@@ -3,13 +3,15 @@ package fsm
 import (
 	"bufio"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
 )
 
 // Checkpoint makes the state durable: the rows that changed since the last one, the applied index and the hash, in one
-// step. Applying goes on while the rows are written. An error is final.
+// step. Applying goes on while the rows are written. An error is final, but for ErrNoSpace: then the checkpoint before stays,
+// the log keeps what came since, and a later one writes it all.
 func (m *Machine) Checkpoint() error {
 	m.storeMu.Lock()
 	defer m.storeMu.Unlock()
@@ -31,11 +33,19 @@ func (m *Machine) checkpointLocked() error {
 		m.mu.Unlock()
 		return err
 	}
-	h, rows := m.mu.state.takeUnsaved()
+	s := m.mu.state
+	h, rows := s.takeUnsaved()
 	m.mu.Unlock()
 	if err := m.store.Write(h.encode(), rows); err != nil {
 		m.mu.Lock()
 		defer m.mu.Unlock()
+		if errors.Is(err, ErrNoSpace) {
+			// Restore holds storeMu too, so the state is the same. The weight begins anew, so that Apply does not try at every entry.
+			for i := range rows {
+				s.unsaved[string(append([]byte{rows[i].Table}, rows[i].Key...))] = struct{}{}
+			}
+			return fmt.Errorf("checkpoint: %w", err)
+		}
 		return m.failLocked(fmt.Errorf("checkpoint: %w", err))
 	}
 	return nil

@@ -72,7 +72,9 @@ func load(store Store) (s *state, err error) {
 func (m *Machine) Apply(index, term uint64, data []byte) ([][]byte, error) {
 	results, heavy, err := m.apply(index, term, data)
 	if err == nil && heavy {
-		err = m.Checkpoint()
+		if err = m.Checkpoint(); errors.Is(err, ErrNoSpace) {
+			err = nil // the log holds it; whoever looks after the checkpoints tells
+		}
 	}
 	return results, err
 }

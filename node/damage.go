@@ -43,7 +43,7 @@ func (n *Node) openCheckpoint(path string) error {
 
 // loadState opens the checkpoint; errState means that it is damaged.
 func (n *Node) loadState(path string) (err error) {
-	n.store, err = checkpoint.Open(path, checkpoint.Config{Fatal: n.fatalDisk})
+	n.store, err = checkpoint.Open(path, checkpoint.Config{Fatal: n.fatalDisk, NoSpace: n.wal.ReleaseReserve})
 	if errors.Is(err, checkpoint.ErrDamaged) {
 		return fmt.Errorf("%w: %w", errState, err)
 	}

@@ -82,6 +82,9 @@ func open(cfg config.Config, opts Options) (n *Node, err error) {
 	if n.lock, err = cluster.LockDir(cfg.Node.DataDir); err != nil {
 		return n, startError("data directory", err)
 	}
+	if err = freeAtStart(cfg.Node.DataDir); err != nil {
+		return n, exitWith(ExitDiskFault, "start on a full disk", err)
+	}
 	n.fresh = isFresh(cfg.Node.DataDir)
 	if n.cleanStart, err = takeCleanStop(cfg.Node.DataDir); err != nil {
 		return n, exitWith(ExitDiskFault, "start", err)
@@ -135,7 +138,8 @@ func (n *Node) fatalDisk(err error) { n.opts.Fatal(ExitDiskFault, err) }
 // openLog opens the log also when it is damaged: the cluster repairs it before Raft starts, or refuses to start.
 func (n *Node) openLog() (err error) {
 	n.wal, err = wal.Open(filepath.Join(n.cfg.Node.DataDir, "wal"), wal.Config{
-		SegmentBytes: int64(n.cfg.WAL.SegmentBytes), MaxBytes: int64(n.cfg.WAL.MaxBytes), Logger: n.log, Registerer: n.registry, Fatal: n.fatalDisk,
+		SegmentBytes: int64(n.cfg.WAL.SegmentBytes), MaxBytes: int64(n.cfg.WAL.MaxBytes), ReserveBytes: int64(n.cfg.WAL.SegmentBytes),
+		Logger: n.log, Registerer: n.registry, Fatal: n.fatalDisk,
 		AllowDamage: true, MarkLost: n.markLost,
 	})
 	return err
@@ -317,7 +321,8 @@ func (n *Node) startLoops(ctx context.Context) <-chan struct{} {
 func (n *Node) checkpoints(ctx context.Context) {
 	tick := time.NewTicker(checkpointLook)
 	defer tick.Stop()
-	last := time.Now()
+	last, late := time.Now(), postponed{}
+	n.keepStartReserve()
 	for {
 		select {
 		case <-tick.C:
@@ -328,9 +333,12 @@ func (n *Node) checkpoints(ctx context.Context) {
 			continue
 		}
 		last = time.Now()
-		if err := n.machine.Checkpoint(); err != nil {
+		err := n.machine.Checkpoint()
+		if err != nil && !errors.Is(err, fsm.ErrNoSpace) {
 			n.fatalDisk(fmt.Errorf("checkpoint: %w", err))
 		}
+		late.note(n, err)
+		n.keepStartReserve()
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -36,6 +37,9 @@ type Config struct {
 	Stall time.Duration
 	// Fatal is called when a write stalls; it must end the process. Default: panic.
 	Fatal func(error)
+	// NoSpace is called when a write finds no space; it frees some if it can, and says whether it did: then the write is tried
+	// once more. May be nil.
+	NoSpace func() bool
 }
 
 const (
@@ -101,8 +105,20 @@ func (s *Store) watch(what string) (done func()) {
 	}).Stop
 }
 
-// Write implements fsm.Store.
+// Write implements fsm.Store. A transaction that finds no space has touched no page that anything refers to: it is not a fault of
+// the disk, and may be made again.
 func (s *Store) Write(head []byte, rows []fsm.Row) error {
+	err := s.write(head, rows)
+	if errors.Is(err, syscall.ENOSPC) && s.cfg.NoSpace != nil && s.cfg.NoSpace() {
+		err = s.write(head, rows)
+	}
+	if errors.Is(err, syscall.ENOSPC) {
+		err = fmt.Errorf("%w: %w", fsm.ErrNoSpace, err)
+	}
+	return err
+}
+
+func (s *Store) write(head []byte, rows []fsm.Row) error {
 	defer s.watch("a write")()
 	f, err := s.acquire()
 	if err != nil {

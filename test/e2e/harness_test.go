@@ -54,9 +54,10 @@ type options struct {
 	single bool
 	drain  string
 	// segmentBytes and snapshotBytes make log go early, so that a short test sees it.
-	segmentBytes string
-	trailing     int
-	env          []string
+	segmentBytes, snapshotBytes string
+	maxBytes                    string // of the log
+	trailing                    int
+	env                         []string
 	// more is added to each node's configuration, {id} being its id; token is what the clients of the group show.
 	more, token string
 }
@@ -156,12 +157,18 @@ func (p *proc) writeConfig(seeds []string) {
 	if n := p.g.opts.trailing; n > 0 {
 		fmt.Fprintf(&b, "  trailing_entries: %d\n", n)
 	}
+	if s := p.g.opts.snapshotBytes; s != "" {
+		fmt.Fprintf(&b, "  snapshot_bytes: %s\n", s)
+	}
 	storage := "clustered"
 	if p.g.opts.single {
 		storage = "disk"
 	}
 	fmt.Fprintf(&b, "wal:\n  storage: %s\n", storage)
 	fmt.Fprintf(&b, "  segment_bytes: %s\n", p.g.opts.segmentBytes)
+	if s := p.g.opts.maxBytes; s != "" {
+		fmt.Fprintf(&b, "  max_bytes: %s\n", s)
+	}
 	fmt.Fprintf(&b, "dead_letter: {directory: %s}\ndrain: %s\n", p.dlq, p.g.opts.drain)
 	b.WriteString(strings.ReplaceAll(p.g.opts.more, "{id}", p.id))
 	require.NoError(p.g.t, os.WriteFile(p.config, []byte(b.String()), 0o600))
