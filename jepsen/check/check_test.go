@@ -316,6 +316,20 @@ func TestARunInWhichTooLittleHappenedIsInvalid(t *testing.T) {
 	}
 }
 
+func TestATrimmedRunWithNothingLeftToReadIsNotEmpty(t *testing.T) {
+	in := good()
+	in.Expect.Trimmed = true
+	shown := gather(in.Ops).final["orders"]["n1"]
+	in.add("t1", history.Op{F: history.Tail, Node: "n1", Channel: "orders"}, history.OK, history.Op{Seen: shown})
+	for _, node := range []string{"n1", "n2"} {
+		in.final(node, "orders", func([]history.Seen) []history.Seen { return nil })
+	}
+	r := checkVacuity(in, func() *facts { f := gather(in.Ops); f.trimmed = true; return f }())
+	require.Equal(t, Pass, r.Status, r.Violations)
+	r = checkVacuity(in, gather(in.Ops))
+	require.Equal(t, Fail, r.Status)
+}
+
 func TestLogsThatCannotBeReadAreUnknownAndNoFinding(t *testing.T) {
 	in := good()
 	for _, l := range in.Logs {

@@ -79,11 +79,7 @@ func checkVacuity(in Input, f *facts) *Result {
 		r.fail("no channel had writers")
 	}
 	for _, channel := range in.Expect.Channels {
-		read := 0
-		for _, seen := range f.final[channel] {
-			read += len(seen)
-		}
-		if read == 0 {
+		if len(f.stored(channel)) == 0 { // where resolved events may go, what readers saw before counts too
 			r.fail("channel %s: %s", channel, fmt.Sprintf("nothing was read at the end on any of %d nodes", len(f.final[channel])))
 		}
 	}

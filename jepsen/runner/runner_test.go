@@ -2,6 +2,7 @@ package runner
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"penstock/jepsen/check"
+	"penstock/jepsen/client"
 	"penstock/jepsen/destination"
 	"penstock/jepsen/history"
 	"penstock/jepsen/nemesis"
@@ -108,4 +110,15 @@ func TestOptionsNameEverythingThatIsWrong(t *testing.T) {
 	for _, part := range []string{`workload is named "x"`, "fat", "9 nodes", "1s", "/nowhere"} {
 		require.ErrorContains(t, err, part)
 	}
+}
+
+func TestAMembershipChangeOfAnEarlierTryStands(t *testing.T) {
+	refused := func(detail string) client.Answer {
+		return client.Answer{Outcome: client.NotDone, Status: http.StatusConflict, Body: []byte(`{"detail":"refused: ` + detail + `"}`)}
+	}
+	require.True(t, stands(http.MethodPost, refused("n2r2 is a voter already")))
+	require.True(t, stands(http.MethodPost, refused("n4 is a member already")))
+	require.True(t, stands(http.MethodDelete, refused("n2 is not a member")))
+	require.False(t, stands(http.MethodPost, refused("n9 is not a member")), "it cannot be promoted")
+	require.False(t, stands(http.MethodPost, refused("n4 has not caught up")))
 }
