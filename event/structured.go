@@ -1,6 +1,7 @@
 package event
 
 import (
+	"bytes"
 	"encoding/base64"
 	"strconv"
 	"unicode/utf8"
@@ -239,14 +240,20 @@ func (s *scanner) takeBase64(e *Event, m member) *Error {
 	if raw[0] != '"' {
 		return refuse(BadEvent, "data_base64", "must be a string").at(s.b, m.start)
 	}
-	text, ok := unquote(raw)
-	if !ok {
-		return refuse(BadEvent, "data_base64", "is no base64").at(s.b, m.start)
+	in := raw[1 : len(raw)-1]
+	if bytes.IndexByte(in, '\\') >= 0 { // nobody has to escape any of base64's characters
+		text, ok := unquote(raw)
+		if !ok {
+			return refuse(BadEvent, "data_base64", "is no base64").at(s.b, m.start)
+		}
+		in = []byte(text)
 	}
-	data, err := base64.StdEncoding.DecodeString(text)
+	data := make([]byte, base64.StdEncoding.DecodedLen(len(in)))
+	n, err := base64.StdEncoding.Decode(data, in)
 	if err != nil {
 		return refuse(BadEvent, "data_base64", "is no base64: %v", err).at(s.b, m.start)
 	}
+	data = data[:n]
 	e.Data, e.DataKind = data, DataBinary
 	return nil
 }
