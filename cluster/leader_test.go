@@ -391,11 +391,13 @@ func TestOwnersWaitAFullLeaseAfterAnElection(t *testing.T) {
 func TestMembersChangeOneByOne(t *testing.T) {
 	t.Parallel()
 	nodes := newTestNodes(t, 3)
+	calm(nodes)
 	startAll(nodes)
 	leader := awaitLeader(t, nodes...)
 	require.ErrorContains(t, leader.c.AddNonvoter(within(t, 2*time.Second), "n9"), "has not said hello")
 	require.ErrorContains(t, leader.c.Promote(within(t, 2*time.Second), "n9"), "not a member")
 	n4 := newTestNode(t, "n4")
+	calm([]*testNode{n4})
 	joinNode(t, n4, leader)
 	require.ErrorContains(t, n4.c.AddNonvoter(within(t, 2*time.Second), "n4"), "already", "from any node")
 	require.NoError(t, n4.c.Demote(within(t, 5*time.Second), "n4", false))

@@ -38,6 +38,7 @@ func TestWhoLosesItsVoteIsHeldUntilItsLeaseIsOut(t *testing.T) {
 func TestARemovedNodeIsToldOnceAndDisturbsNobodyAlthoughItRunsOn(t *testing.T) {
 	t.Parallel()
 	nodes := newTestNodes(t, 4)
+	calm(nodes)
 	told := make(chan error, 8)
 	victim := nodes[3]
 	victim.cfg.Removed = func(err error) { told <- err } // and it is kept running
@@ -63,7 +64,7 @@ func TestARemovedNodeIsToldOnceAndDisturbsNobodyAlthoughItRunsOn(t *testing.T) {
 	term := leader.c.Status().Term
 	for range 20 {
 		leader.propose(t, "on")
-		time.Sleep(100 * time.Millisecond) // the time in which it would stand for election, several times over
+		time.Sleep(250 * time.Millisecond) // longer than it takes to stand for election, in all
 	}
 	require.Equal(t, term, leader.c.Status().Term, "the removed node disturbs nobody")
 	require.Empty(t, told, "once")
@@ -83,11 +84,12 @@ func TestARemovedNodeIsToldOnceAndDisturbsNobodyAlthoughItRunsOn(t *testing.T) {
 func TestChangesThatLoseTheQuorumAreRefused(t *testing.T) {
 	t.Parallel()
 	nodes := newTestNodes(t, 3)
+	calm(nodes)
 	startAll(nodes)
 	leader := awaitLeader(t, nodes...)
 	others := slices.DeleteFunc(slices.Clone(nodes), func(n *testNode) bool { return n == leader })
 	for _, n := range others {
-		eventually(t, 10*time.Second, func() bool { return leader.c.inContact(leader.c.tenure(), n.id) }, "it answers")
+		eventually(t, 10*time.Second, func() bool { return contact(leader, n.id) }, "it answers")
 	}
 	refused := func(err error, why string) {
 		t.Helper()
@@ -104,7 +106,7 @@ func TestChangesThatLoseTheQuorumAreRefused(t *testing.T) {
 	leader.c.changing.Unlock()
 
 	others[1].stop()
-	eventually(t, 10*time.Second, func() bool { return !leader.c.inContact(leader.c.tenure(), others[1].id) }, "it is dead")
+	eventually(t, 10*time.Second, func() bool { return !contact(leader, others[1].id) }, "it is dead")
 	refused(leader.c.Remove(within(t, 5*time.Second), others[0].id, true), "could never be committed")
 	refused(leader.c.TransferTo(within(t, 5*time.Second), others[1].id), "no contact")
 	require.NoError(t, leader.c.TransferTo(within(t, 5*time.Second), leader.id), "it leads already")
@@ -129,6 +131,18 @@ func TestATransferThatHangsIsNoticed(t *testing.T) {
 			require.False(t, g.hangs(raft.ErrLeadershipTransferInProgress, time.Now()), "it counts anew")
 		}
 	})
+}
+
+// calm gives nodes timers with which a busy machine is no reason for an election.
+func calm(nodes []*testNode) {
+	for _, n := range nodes {
+		n.cfg.Timers = Timers{Heartbeat: 2 * time.Second, Election: 2 * time.Second, Lease: 1500 * time.Millisecond}
+	}
+}
+
+func contact(leader *testNode, id string) bool {
+	tenure := leader.c.tenure()
+	return tenure != nil && leader.c.inContact(tenure, id)
 }
 
 // commit commits a command through whoever leads, also when that changes meanwhile.

@@ -301,6 +301,7 @@ func (n *Node) startLoops(ctx context.Context) <-chan struct{} {
 	wg.Go(func() { placer.Run(ctx) })
 	wg.Go(func() { ticker.Run(ctx) })
 	wg.Go(func() { n.checkpoints(ctx) })
+	wg.Go(func() { n.auditRecoveries(ctx) })
 	wg.Go(func() { n.recordActs(ctx) })
 	wg.Go(func() { n.retention.Run(ctx) })
 	wg.Go(func() { n.reloads(ctx) })

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 
@@ -13,16 +12,7 @@ import (
 func (a *app) clusterCommand() *cobra.Command {
 	c := group(&cobra.Command{Use: "cluster", Short: "Look at the cluster and change its members"})
 	c.AddCommand(a.clusterStatus(), a.clusterMembers(),
-		a.clusterChange("join NODE", "Take a running node in, as a nonvoter", func(ctx context.Context, c *client.Client, id string) error {
-			return c.SetMember(ctx, id, "nonvoter")
-		}),
-		a.clusterChange("promote NODE", "Make a nonvoter that has caught up a voter", func(ctx context.Context, c *client.Client, id string) error {
-			return c.SetMember(ctx, id, "voter")
-		}),
-		a.clusterChange("remove NODE", "Take a node out; join takes it in again, unless its directory was lost: that needs a new id", func(ctx context.Context, c *client.Client, id string) error {
-			return c.RemoveMember(ctx, id)
-		}),
-		a.clusterTransfer())
+		a.clusterJoin(), a.clusterPromote(), a.clusterDemote(), a.clusterRemove(), a.clusterReplace(), a.clusterTransfer(), a.clusterRecover())
 	return c
 }
 
@@ -50,6 +40,14 @@ func (a *app) clusterStatus() *cobra.Command {
 				row(w, "state hash:", fmt.Sprintf("%s at %d", s.StateHash.Hash, s.StateHash.Index))
 				row(w)
 				printMembers(w, s.Members)
+				if len(s.Known) == 0 {
+					return
+				}
+				row(w)
+				row(w, "NO MEMBER", "HEALTH", "HTTP", "RAFT", "VERSION", "ZONE", "WAS MEMBER")
+				for _, o := range s.Known {
+					row(w, o.ID, o.Health, o.HTTP, o.Raft, o.Version, o.Zone, yesNo(o.WasMember))
+				}
 			})
 		},
 	}
@@ -74,46 +72,8 @@ func (a *app) clusterMembers() *cobra.Command {
 }
 
 func printMembers(w io.Writer, members []client.Member) {
-	row(w, "NODE", "SUFFRAGE", "LEADER", "REACHABLE", "HTTP", "RAFT", "LAST", "APPLIED", "LAG", "INCARNATION")
+	row(w, "NODE", "SUFFRAGE", "LEADER", "HEALTH", "HTTP", "RAFT", "LAST", "APPLIED", "LAG", "INCARNATION", "VERSION", "ZONE")
 	for _, m := range members {
-		row(w, m.ID, m.Suffrage, yesNo(m.Leader), yesNo(m.Reachable), m.HTTP, m.Raft, m.LastIndex, m.AppliedIndex, m.Lag, m.Incarnation)
-	}
-}
-
-func (a *app) clusterChange(use, short string, change func(ctx context.Context, c *client.Client, id string) error) *cobra.Command {
-	return &cobra.Command{
-		Use: use, Short: short, Args: args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, list []string) error {
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			if err := change(cmd.Context(), c, list[0]); err != nil {
-				return err
-			}
-			return a.print(map[string]string{"node": list[0], "done": cmd.Name()}, func(w io.Writer) { row(w, cmd.Name(), list[0], "done") })
-		},
-	}
-}
-
-func (a *app) clusterTransfer() *cobra.Command {
-	return &cobra.Command{
-		Use: "transfer [NODE]", Short: "Hand leadership to a node, or to the best one", Args: args(cobra.MaximumNArgs(1)),
-		RunE: func(cmd *cobra.Command, list []string) error {
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			to := ""
-			if len(list) == 1 {
-				to = list[0]
-			}
-			if err := c.Transfer(cmd.Context(), to); err != nil {
-				return err
-			}
-			return a.print(map[string]string{"done": "transfer", "to": to}, func(w io.Writer) { row(w, "transfer", "done") })
-		},
+		row(w, m.ID, m.Suffrage, yesNo(m.Leader), m.Health, m.HTTP, m.Raft, m.LastIndex, m.AppliedIndex, m.Lag, m.Incarnation, m.Version, m.Zone)
 	}
 }

@@ -210,9 +210,29 @@ func (c *Client) SetMember(ctx context.Context, id, suffrage string) error {
 	return c.settle(ctx, http.MethodPost, path("cluster", "members"), nil, map[string]string{"id": id, "suffrage": suffrage}, nil)
 }
 
+// MemberOptions go with a change of the members.
+type MemberOptions struct {
+	// Force takes a vote although no voter is left to spare.
+	Force  bool
+	Reason string // for the audit trail
+}
+
 // RemoveMember takes a node out of the cluster.
-func (c *Client) RemoveMember(ctx context.Context, id string) error {
-	return c.change(ctx, http.MethodDelete, path("cluster", "members", id), nil, nil, nil)
+func (c *Client) RemoveMember(ctx context.Context, id string, o MemberOptions) error {
+	q := url.Values{}
+	if o.Force {
+		q.Set("force", "1")
+	}
+	if o.Reason != "" {
+		q.Set("reason", o.Reason)
+	}
+	return c.change(ctx, http.MethodDelete, path("cluster", "members", id), q, nil, nil)
+}
+
+// DemoteMember takes a node's vote.
+func (c *Client) DemoteMember(ctx context.Context, id string, o MemberOptions) error {
+	body := map[string]any{"force": o.Force, "reason": o.Reason}
+	return c.change(ctx, http.MethodPost, path("cluster", "members", id, "demote"), nil, body, nil)
 }
 
 // Transfer hands leadership to a node, or to the best one when to is empty.

@@ -235,7 +235,7 @@ func TestChangesCarryTheirOptions(t *testing.T) {
 	require.Equal(t, Applied{Name: "c", Index: 4, Version: 2, Changed: true, Semantics: "at-least-once"}, a)
 	require.NoError(t, c.DeleteChannel(ctx, "c", PutOptions{}))
 	require.NoError(t, c.SetMember(ctx, "n4", "nonvoter"))
-	require.NoError(t, c.RemoveMember(ctx, "n4"))
+	require.NoError(t, c.RemoveMember(ctx, "n4", MemberOptions{}))
 	require.NoError(t, c.Transfer(ctx, ""))
 	require.Equal(t, []string{
 		`PUT /v1/channels/c?discard=1 {"name":"c"}`, `DELETE /v1/channels/c `,

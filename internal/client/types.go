@@ -161,6 +161,19 @@ type Cluster struct {
 	StateHash    StateHash  `json:"state_hash"`
 	Hashes       []RingHash `json:"hashes"`
 	Members      []Member   `json:"members"`
+	// Known are nodes that gossip shows and that are no members.
+	Known []Outsider `json:"known"`
+}
+
+// Outsider is a node that can be joined, or that was removed.
+type Outsider struct {
+	ID        string `json:"id"`
+	Raft      string `json:"raft"`
+	HTTP      string `json:"http"`
+	Health    string `json:"health"`
+	WasMember bool   `json:"was_member"`
+	Version   string `json:"version,omitempty"`
+	Zone      string `json:"zone,omitempty"`
 }
 
 // StateHash is the hash of the whole state at one index.
@@ -190,6 +203,9 @@ type Member struct {
 	Lag             uint64 `json:"lag"`
 	Incarnation     uint64 `json:"incarnation"`
 	PayloadComplete bool   `json:"payload_complete"`
+	Health          string `json:"health"`
+	Version         string `json:"version,omitempty"`
+	Zone            string `json:"zone,omitempty"`
 }
 
 // defaultWait is how long a following read asks a node to wait for news.
