@@ -33,15 +33,15 @@ unit: deps
 	CGO_ENABLED=1 $(GO) test -race -timeout 10m $(UNIT)
 	$(GO) test -run 'TestEach.*OfALogIsClassified' ./wal   # every bit; under the race detector only a sample
 
-# Prometheus's checker of rules, out of Debian's package, without installing the service.
-bin/promtool:
+# Prometheus and its checker of rules, out of Debian's package, without installing the service.
+bin/promtool bin/prometheus &:
 	@mkdir -p bin/deb && cd bin/deb && apt-get update -q >/dev/null && apt-get download -q prometheus >/dev/null 2>&1 && \
-		dpkg -x prometheus_*.deb . && mv usr/bin/promtool ../promtool && cd .. && rm -rf deb
+		dpkg -x prometheus_*.deb . && mv usr/bin/promtool usr/bin/prometheus .. && cd .. && rm -rf deb
 
 rules: bin/promtool
 	PROMTOOL=$(CURDIR)/bin/promtool $(GO) test -count=1 ./test/rules
 
-e2e: build bin/promtool
+e2e: build bin/promtool bin/prometheus
 	PENSTOCK_BINARY=$(CURDIR)/bin/penstock $(GO) test -count=1 -parallel 3 -timeout 15m $(E2E)   # never from the cache: it does not see the binary
 
 check: fmt vet

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"penstock/cluster"
 	"penstock/fsm"
 )
 
@@ -12,6 +13,45 @@ func newRegistry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
+}
+
+// quorumMetrics shows how far the cluster is from losing its majority, as this node sees it; the leader sees it best.
+type quorumMetrics struct {
+	members                  func() []cluster.Member
+	voters, reachable, spare *prometheus.Desc
+}
+
+func newQuorumMetrics(members func() []cluster.Member) *quorumMetrics {
+	return &quorumMetrics{
+		members:   members,
+		voters:    prometheus.NewDesc("penstock_cluster_voters", "Voters of the cluster.", nil, nil),
+		reachable: prometheus.NewDesc("penstock_cluster_reachable_voters", "Voters that reported to this node in the last seconds, itself included.", nil, nil),
+		spare:     prometheus.NewDesc("penstock_cluster_spare_voters", "Voters that may still fail before the majority is lost; below 0 it is.", nil, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (q *quorumMetrics) Describe(ch chan<- *prometheus.Desc) {
+	ch <- q.voters
+	ch <- q.reachable
+	ch <- q.spare
+}
+
+// Collect implements prometheus.Collector.
+func (q *quorumMetrics) Collect(ch chan<- prometheus.Metric) {
+	voters, reachable := 0, 0
+	for _, m := range q.members() {
+		if m.Suffrage != "voter" {
+			continue
+		}
+		voters++
+		if m.Reachable {
+			reachable++
+		}
+	}
+	for d, v := range map[*prometheus.Desc]int{q.voters: voters, q.reachable: reachable, q.spare: reachable - (voters/2 + 1)} {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v))
+	}
 }
 
 // stateMetrics shows the replicated state at each scrape. fsm itself knows no metrics: it is deterministic and pure.

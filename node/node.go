@@ -93,7 +93,7 @@ func open(cfg config.Config, opts Options) (n *Node, err error) {
 		name string
 		open func() error
 	}{
-		{"log", n.openLog}, {"state", n.openState}, {"dead letters", n.openDeadLetters}, {"cluster", n.openCluster},
+		{"log", n.openLog}, {"state", n.openState}, {"dead letters", n.openDeadLetters}, {"cluster", n.openCluster}, {"metrics", n.openBridges},
 	} {
 		if err = part.open(); err != nil {
 			return n, startError(part.name, err)
@@ -250,6 +250,17 @@ func (n *Node) openRetention() {
 		Machine: n.machine, Reader: n.reader, Cluster: n.cluster, Log: n.wal, SegmentBytes: int64(n.cfg.WAL.SegmentBytes), Logger: n.log,
 	}
 	n.retention.Use(retention.NewMetrics(n.registry, n.machine))
+}
+
+// openBridges shows what the cluster and its libraries report of themselves.
+func (n *Node) openBridges() error {
+	b, err := processBridge()
+	if err != nil {
+		return fmt.Errorf("metrics of the libraries: %w", err)
+	}
+	n.registry.MustRegister(b.all...)
+	n.registry.MustRegister(newQuorumMetrics(n.cluster.Members))
+	return nil
 }
 
 func (n *Node) openAPI() {
