@@ -49,6 +49,7 @@ var (
 	depthDesc        = prometheus.NewDesc("penstock_dlq_depth", "Dead-letter records in this node's volume.", nil, nil)
 	sizeDesc         = prometheus.NewDesc("penstock_dlq_size_bytes", "Bytes of records in this node's dead-letter volume.", nil, nil)
 	oldestDesc       = prometheus.NewDesc("penstock_dlq_oldest_seconds", "Age of the oldest dead letter in this node's volume; 0 without one.", nil, nil)
+	maxAgeDesc       = prometheus.NewDesc("penstock_dlq_max_age_seconds", "dead_letter.max_age of this node; 0 is no bound.", nil, nil)
 	fullDesc         = prometheus.NewDesc("penstock_dlq_full", "1 while this node's dead-letter volume is at its bound and emitters are held.", nil, nil)
 	poisonDesc       = prometheus.NewDesc("penstock_poison_depth", "Poison records in this node's volume.", nil, nil)
 	poisonOldestDesc = prometheus.NewDesc("penstock_poison_oldest_seconds", "Age of the oldest poison record in this node's volume; 0 without one.", nil, nil)
@@ -74,7 +75,7 @@ func newMetrics(v *Volume) *metrics {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{depthDesc, sizeDesc, oldestDesc, fullDesc, poisonDesc, poisonOldestDesc} {
+	for _, d := range []*prometheus.Desc{depthDesc, sizeDesc, oldestDesc, maxAgeDesc, fullDesc, poisonDesc, poisonOldestDesc} {
 		ch <- d
 	}
 	m.writeFailures.Describe(ch)
@@ -102,6 +103,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(depthDesc, float64(st.Dead))
 	gauge(sizeDesc, float64(st.Bytes))
 	gauge(oldestDesc, age(st.OldestDead))
+	gauge(maxAgeDesc, m.v.cfg.MaxAge.Seconds())
 	full := 0.0
 	if st.Full {
 		full = 1

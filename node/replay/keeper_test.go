@@ -74,3 +74,24 @@ func TestAPartOfACompactionIsRebuiltAsItWas(t *testing.T) {
 		require.NoError(t, volume.Close())
 	}
 }
+
+// A node that starts knows only what its last checkpoint held. What it does not know of is not gone: the records, and what the
+// destination answered then, stay as they are until it has caught up.
+func TestRecordsAreLeftAloneUntilTheNodeHasCaughtUp(t *testing.T) {
+	b := testbed.New(t)
+	volume, err := dlq.Open("/dlq", dlq.Config{NodeID: "n1", FS: memfs.New()})
+	require.NoError(t, err)
+	defer volume.Close()
+	r := dlq.Record{ID: "0123", State: dlq.Dead, ChannelIndex: 7, EmitterIndex: 8, Seq: 1, Owner: "n1", Event: testbed.Event("a")}
+	require.NoError(t, volume.Append(t.Context(), []dlq.Record{r}))
+	caughtUp := false
+	k := &Keeper{
+		NodeID: "n1", Machine: b.Machine, Reader: logread.New(b.Log, b.Machine, 1<<20), Volume: volume, Logger: slog.New(slog.DiscardHandler),
+		CaughtUp: func() bool { return caughtUp },
+	}
+	k.Upkeep(t.Context())
+	require.True(t, volume.Holds("0123"))
+	caughtUp = true
+	k.Upkeep(t.Context())
+	require.False(t, volume.Holds("0123"), "its emitter is really gone")
+}

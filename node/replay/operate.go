@@ -43,6 +43,7 @@ func (s *Service) Replay(ctx context.Context, act Act, o ReplayOptions) (Answer,
 		a.Intent = id
 	}
 	groups, statuses := s.group(ctx, act.Targets)
+	s.keepPaused(groups, statuses)
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	for owner, g := range groups {
@@ -109,6 +110,22 @@ func (s *Service) group(ctx context.Context, ids []string) (map[ownedBy][]string
 	}
 	return groups, statuses
 }
+
+// keepPaused answers for the letters of paused emitters: a pause stops every attempt, and an operator who asks for a replay
+// meanwhile is told so. A discard is no attempt.
+func (s *Service) keepPaused(groups map[ownedBy][]string, statuses map[string]emit.ReplayStatus) {
+	for at, ids := range groups {
+		if e, ok := s.deps.Machine.Emitter(at.place.channelIndex, at.place.emitterIndex); !ok || !e.Paused {
+			continue
+		}
+		for _, id := range ids {
+			statuses[id] = emit.ReplayStatus{ID: id, State: emit.ReplayForbidden, Detail: pausedDetail}
+		}
+		delete(groups, at)
+	}
+}
+
+const pausedDetail = "not sent: the emitter is paused; resume it first"
 
 // fill makes the statuses in the order of the ids, and checks that they add up (K20).
 func (a *Answer) fill(ids []string, statuses map[string]emit.ReplayStatus) error {

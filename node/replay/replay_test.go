@@ -320,3 +320,22 @@ func TestStaleClaimsAreReleasedAndThoseUnderWayAreNot(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []emit.LetterState{emit.LetterOpen, emit.LetterOpen}, states)
 }
+
+// A pause stops every attempt, a replay by hand too; a discard is no attempt.
+func TestAReplayOfAPausedEmitterIsForbiddenAndSaysWhy(t *testing.T) {
+	w := newWorld(t)
+	ids := w.bury("n2", 2)
+	s := w.service()
+	w.call = func(string, []byte) ([]byte, error) {
+		t.Fatal("nothing is dispatched")
+		return nil, nil
+	}
+	require.NoError(t, s.Pause(t.Context(), Act{Actor: "a", Action: "emitter.pause"}, "c", "e", true))
+	a, err := s.Replay(t.Context(), Act{Actor: "a", Action: "dlq.replay", Targets: ids}, ReplayOptions{})
+	require.NoError(t, err)
+	require.Equal(t, map[emit.ReplayState]int{emit.ReplayForbidden: 2}, a.Counts)
+	require.Contains(t, a.Statuses[0].Detail, "paused")
+	a, err = s.Discard(t.Context(), Act{Actor: "a", Action: "dlq.discard", Reason: "r", Targets: ids[:1]})
+	require.NoError(t, err)
+	require.Equal(t, map[emit.ReplayState]int{discarded: 1}, a.Counts)
+}

@@ -150,6 +150,9 @@ func (s *Service) replayTo(ctx context.Context, a *attached, claim emit.Claim, q
 	if !ok {
 		return same(q.IDs, emit.ReplayNotDelivered, "not sent: no emitter "+q.To), nil
 	}
+	if other.Paused {
+		return same(q.IDs, emit.ReplayForbidden, "not sent: the emitter "+q.To+" is paused; resume it first"), nil
+	}
 	sink, err := emit.NewSink(other.Spec, s.deps.Sinks)
 	if err != nil {
 		return same(q.IDs, emit.ReplayNotDelivered, "not sent: "+err.Error()), nil

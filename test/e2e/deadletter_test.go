@@ -21,21 +21,35 @@ type buried struct {
 	*group
 	c        *client.Client
 	receiver *destination.Server
+	web      string // its address
 	ids      []string
 	first    map[string]destination.Received // the first attempt by event id
 }
 
-func bury(t *testing.T, n int) *buried {
+// newBuried is a cluster and a destination, without a channel yet.
+func newBuried(t *testing.T, o options) *buried {
 	t.Helper()
-	b := &buried{group: startGroup(t, options{}), receiver: &destination.Server{}, first: map[string]destination.Received{}}
-	web := httptest.NewServer(b.receiver)
+	b := &buried{group: startGroup(t, o), receiver: &destination.Server{}, first: map[string]destination.Received{}}
+	b.web, b.c = newWeb(t, b.receiver), b.client()
+	return b
+}
+
+// newWeb serves a destination and gives its address.
+func newWeb(t *testing.T, s *destination.Server) string {
+	t.Helper()
+	web := httptest.NewServer(s)
 	t.Cleanup(func() {
-		b.receiver.Stop()
+		s.Stop()
 		web.Close()
 	})
+	return web.URL
+}
+
+func bury(t *testing.T, n int) *buried {
+	t.Helper()
+	b := newBuried(t, options{})
 	b.receiver.Script("it", destination.Step{Status: 410})
-	b.c = b.client()
-	_, err := b.c.PutChannel(context.Background(), "orders", channelSpec("orders", "", webhookEmitter("billing", web.URL+"/hook/it",
+	_, err := b.c.PutChannel(context.Background(), "orders", channelSpec("orders", "", webhookEmitter("billing", b.web+"/hook/it",
 		`"dead_letter":{"max_retries":0}`)), client.PutOptions{})
 	require.NoError(t, err)
 	waitOwned(t, b.c, "orders")

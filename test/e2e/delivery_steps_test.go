@@ -31,7 +31,7 @@ func startStepped(t *testing.T, spec func(url string) []byte) *stepped {
 	t.Cleanup(web.Close)
 	trigger := filepath.Join(t.TempDir(), "trigger")
 	s := &stepped{m: m, trigger: trigger, letters: map[string]client.DeadLetter{}, buried: &buried{group: startGroup(t, options{env: []string{
-		"PENSTOCK_DEAD_LETTER_SCAN=500ms", "PENSTOCK_CHAOS_MODE=yes", "PENSTOCK_CHAOS_MODE_TRIGGER=" + trigger,
+		"PENSTOCK_DEAD_LETTER_SCAN=1s", "PENSTOCK_CHAOS_MODE=yes", "PENSTOCK_CHAOS_MODE_TRIGGER=" + trigger,
 	}})}}
 	s.c = s.client()
 	_, err := s.c.PutChannel(context.Background(), "orders", spec(web.URL), client.PutOptions{})
