@@ -22,8 +22,8 @@ func of(rows map[key][]measured, system, row string, number func(measured) float
 func ingestTables(o options, rows map[key][]measured, disk map[string][]float64) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Median of %d rounds of %g s each; %d cores shared by servers and client; %s. CPU is user and system time of all three servers, or of\n"+
-		"the client, for 100 000 events. Written is what the three wrote towards the disk for each byte of payload. Peak is the largest resident set\n"+
-		"of one server.\n\n", o.rounds, o.seconds, runtime.NumCPU(), runtime.Version())
+		"the client, for 100 000 events. Written is what went to the device (three copies are 3.0) for each byte of payload. Peak is the largest\n"+
+		"resident set of one server.\n\n", o.rounds, o.seconds, runtime.NumCPU(), runtime.Version())
 	b.WriteString("| system | under way | events/s | MB/s | p50 ms | p99 ms | server CPU s | client CPU s | written | peak MiB |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|\n")
 	for _, s := range systems(o) {
 		for _, r := range s.rows() {

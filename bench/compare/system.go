@@ -46,7 +46,7 @@ type sent struct {
 type measured struct {
 	rate, megabytes, p50, p99 float64
 	serverCPU, clientCPU      float64 // seconds per 100 000 events
-	amplification             float64 // bytes written by all three, for one of payload
+	amplification             float64 // bytes written to the device for one of payload
 	peak                      float64 // MiB of the largest process
 }
 
@@ -88,7 +88,7 @@ func measureSystem(ctx context.Context, o options, s system, out map[key][]measu
 				return fmt.Errorf("warm up: %w", err)
 			}
 		}
-		if err := settle(s.processes()); err != nil {
+		if err := settle(o.dir); err != nil {
 			return err
 		}
 		m, err := measureRow(ctx, o, s, r)
@@ -102,18 +102,18 @@ func measureSystem(ctx context.Context, o options, s system, out map[key][]measu
 	return nil
 }
 
-// settle waits until the servers write nothing any more: what the row before left to be done, files that are prepared ahead.
-func settle(processes []*process) error {
-	deadline, last := time.Now().Add(15*time.Second), int64(-1)
+// settle waits until the disk is written no more: what the row before left to be done, files that are prepared ahead.
+func settle(dir string) error {
+	deadline, last := time.Now().Add(10*time.Second), int64(-1)
 	for time.Now().Before(deadline) {
-		u, err := usageOf(processes)
+		written, err := diskWritten(dir)
 		if err != nil {
 			return err
 		}
-		if last >= 0 && u.written-last < 64<<10 { // terms, heartbeats and marks are written all the time
+		if last >= 0 && written-last < 1<<20 { // terms, heartbeats and marks are written all the time
 			return nil
 		}
-		last = u.written
+		last = written
 		time.Sleep(400 * time.Millisecond)
 	}
 	return nil
@@ -125,7 +125,15 @@ func measureRow(ctx context.Context, o options, s system, r row) (measured, erro
 	if err != nil {
 		return measured{}, err
 	}
+	onDisk, err := diskWritten(o.dir)
+	if err != nil {
+		return measured{}, err
+	}
 	c, err := s.load(ctx, r, o.duration())
+	if err != nil {
+		return measured{}, err
+	}
+	written, err := diskWritten(o.dir)
 	if err != nil {
 		return measured{}, err
 	}
@@ -137,7 +145,7 @@ func measureRow(ctx context.Context, o options, s system, r row) (measured, erro
 	return measured{
 		rate: float64(c.events) / c.seconds, megabytes: float64(c.bytes) / c.seconds / 1e6, p50: c.p50, p99: c.p99,
 		serverCPU: (after.cpu - before.cpu) / n, clientCPU: c.clientCPU / n,
-		amplification: float64(after.written-before.written) / float64(max(c.bytes, 1)), peak: float64(after.peak) / (1 << 20),
+		amplification: float64(written-onDisk) / float64(max(c.bytes, 1)), peak: float64(after.peak) / (1 << 20),
 	}, nil
 }
 
