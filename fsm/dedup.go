@@ -66,6 +66,13 @@ type seen struct {
 	seq      uint64
 }
 
+// grow makes room for n keys.
+func (c *dedupChunk) grow(n int) {
+	c.keys = make([][16]byte, 0, n)
+	c.ids, c.contents = make([]uint64, 0, n), make([]uint64, 0, n)
+	c.index, c.ordinal, c.seq = make([]uint32, 0, n), make([]uint32, 0, n), make([]uint32, 0, n)
+}
+
 func (c *dedupChunk) at(i int) seen {
 	return seen{
 		position: event.Position{Index: c.baseIndex + uint64(c.index[i]), Ordinal: c.ordinal[i]},
@@ -163,6 +170,9 @@ func (s *state) remember(c *channel, x *event.Envelope, p event.Position, seq ui
 	if chunk == nil {
 		number := d.firstChunk + uint64(len(d.chunks))
 		chunk = &dedupChunk{number: number, baseIndex: p.Index, baseSeq: seq, row: rowKey(tableDedup, c.index, number)}
+		if g.chunks > 0 { // the one before is full, and so will this one be: all of its room at once, and no more than that
+			chunk.grow(chunkKeys)
+		}
 		d.chunks = append(d.chunks, chunk)
 		g.chunks++
 	}

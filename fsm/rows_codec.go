@@ -247,6 +247,7 @@ func (d *dedup) readChunk(row string, number uint64, r *wire.Reader) {
 		r.Fail("%d keys", n)
 		return
 	}
+	c.grow(n)
 	for range n {
 		var key [16]byte
 		copy(key[:], r.Raw(len(key)))

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -147,6 +148,10 @@ func (n *Node) openLog() (err error) {
 
 func (n *Node) openState() (err error) {
 	path := filepath.Join(n.cfg.Node.DataDir, "fsm.db")
+	if gcOurs() {
+		debug.SetGCPercent(loadPercent)
+		defer tuneGC()
+	}
 	if err := n.openCheckpoint(path); err != nil {
 		return err
 	}
@@ -353,6 +358,7 @@ func (n *Node) checkpoints(ctx context.Context) {
 			n.fatalDisk(fmt.Errorf("checkpoint: %w", err))
 		}
 		late.note(n, err)
+		tuneGC()
 		n.keepStartReserve()
 	}
 }

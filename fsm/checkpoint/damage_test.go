@@ -124,7 +124,7 @@ func TestAPauseOfTheProcessDuringAWriteIsNoStall(t *testing.T) {
 			Stall: watchdogtest.Limit, Fatal: func(err error) { t.Errorf("fatal: %v", err) },
 		})
 		require.NoError(t, err)
-		done := s.watch("a test")
+		done := s.watch("a test", 0)
 		disk()
 		done()
 		require.NoError(t, s.Close())

@@ -98,10 +98,14 @@ func Open(path string, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// watch calls Fatal if done is not called in time.
-func (s *Store) watch(what string) (done func()) {
-	return watchdog.Start(s.cfg.Stall, func() {
-		s.cfg.Fatal(fmt.Errorf("checkpoint: %s has taken over %s", what, s.cfg.Stall))
+// slowest is the pace, in bytes a second, below which a disk counts as stalled.
+const slowest = 4 << 20
+
+// watch calls Fatal if done is not called in time for so many bytes: a checkpoint that had to wait for space may be large.
+func (s *Store) watch(what string, bytes int) (done func()) {
+	limit := s.cfg.Stall + time.Duration(bytes)*time.Second/slowest
+	return watchdog.Start(limit, func() {
+		s.cfg.Fatal(fmt.Errorf("checkpoint: %s has taken over %s", what, limit))
 	}).Stop
 }
 
@@ -119,7 +123,11 @@ func (s *Store) Write(head []byte, rows []fsm.Row) error {
 }
 
 func (s *Store) write(head []byte, rows []fsm.Row) error {
-	defer s.watch("a write")()
+	size := 0
+	for i := range rows {
+		size += len(rows[i].Key) + len(rows[i].Value)
+	}
+	defer s.watch("a write", size)()
 	f, err := s.acquire()
 	if err != nil {
 		return err
@@ -218,7 +226,7 @@ func (s *Store) fill(f *file, head []byte, rows func(yield func(fsm.Row) bool)) 
 }
 
 func (s *Store) commit(tx *bolt.Tx) error {
-	defer s.watch("a commit")()
+	defer s.watch("a commit", replaceBytes)()
 	return tx.Commit()
 }
 

@@ -144,7 +144,7 @@ func TestAStalledWriteIsFatal(t *testing.T) { // I11
 	fatal := make(chan error, 1)
 	s, err := Open(filepath.Join(t.TempDir(), "state"), Config{Stall: time.Millisecond, Fatal: func(err error) { fatal <- err }})
 	require.NoError(t, err)
-	done := s.watch("a test")
+	done := s.watch("a test", 0)
 	require.ErrorContains(t, <-fatal, "a test has taken over 1ms")
 	done()
 	require.NoError(t, s.Close())
