@@ -64,13 +64,15 @@ func runCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&o.KeepData, "keep-data", false, "keep the nodes' directories also when the run passed")
 	cmd.Flags().StringSliceVar(&o.Endpoints, "endpoints", nil, "base URLs of a cluster of your own; nothing is laid or broken by the harness")
 	cmd.Flags().StringVar(&o.FaultCommand, "fault-command", "", "with --endpoints: a shell command run with `begin` and `end` in turns")
-	cmd.Flags().StringVar(&o.Listen, "listen", "", "with --endpoints: HOST:PORT of the webhook receiver, as the cluster reaches it")
+	cmd.Flags().StringVar(&o.Listen, "listen", "", "with --endpoints: HOST:PORT of the webhook receiver, as the cluster reaches it; with --compose a port of the network's gateway is taken")
+	cmd.Flags().StringVar(&o.Compose, "compose", "", "a running Compose project instead: kill, pause and disconnect of its containers")
+	cmd.Flags().StringVar(&o.TokenFile, "token-file", "", "with --endpoints and --compose: a file with a token that holds every role")
 	return cmd
 }
 
 // ensureBinary builds the product when no binary was named.
 func ensureBinary(cmd *cobra.Command, o *runner.Options) error {
-	if o.Binary != "" || len(o.Endpoints) > 0 {
+	if o.Binary != "" || len(o.Endpoints) > 0 || o.Compose != "" {
 		return nil
 	}
 	path, err := build(cmd, "")
@@ -145,6 +147,10 @@ func listCommand() *cobra.Command {
 			}
 			fmt.Fprintln(w, "nemeses:")
 			for _, f := range nemesis.Kinds() {
+				fmt.Fprintf(w, "  %-17s %s\n  %-17s confirmed: %s\n", f.Name, f.What, "", f.Confirmed)
+			}
+			fmt.Fprintln(w, "nemeses of a Compose project:")
+			for _, f := range nemesis.ContainerFaults() {
 				fmt.Fprintf(w, "  %-17s %s\n  %-17s confirmed: %s\n", f.Name, f.What, "", f.Confirmed)
 			}
 			fmt.Fprintln(w, "groups:")

@@ -37,7 +37,9 @@ const maxBody = 64 << 20
 type Client struct {
 	// Node is its id, Base its URL.
 	Node, Base string
-	http       *http.Client
+	// Token goes with each request, when there is one. Set it before the first.
+	Token string
+	http  *http.Client
 }
 
 // New makes a client whose requests end within timeout.
@@ -81,6 +83,9 @@ func (c *Client) Do(ctx context.Context, method, path string, query url.Values, 
 	}
 	if contentType != "" {
 		req.Header.Set("Content-Type", contentType)
+	}
+	if c.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.Token)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {

@@ -5,5 +5,8 @@
 // work directory), that it is removed in reverse order, that leftovers of an earlier run are refused at start with the
 // remedy (`jepsen clean`), and that the processes end with the harness. It touches no address outside its own namespaces.
 //
+// Its second driver (Compose) works on the containers of a Compose project that runs already, through the engine's command
+// line; it makes and removes nothing.
+//
 // It injects nothing by itself: package nemesis decides what to do to the processes, volumes and links offered here.
 package control

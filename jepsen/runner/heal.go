@@ -17,6 +17,9 @@ func (r *run) heal(ctx context.Context) error {
 	for _, e := range webhooks() {
 		errs = append(errs, r.setDestination(ctx, e, "ok"))
 	}
+	if r.compose != nil {
+		errs = append(errs, r.healCompose(ctx))
+	}
 	if r.cluster == nil {
 		return errors.Join(errs...)
 	}

@@ -45,6 +45,9 @@ type Options struct {
 	Endpoints    []string `json:"endpoints,omitempty"`
 	FaultCommand string   `json:"fault_command,omitempty"`
 	Listen       string   `json:"listen,omitempty"` // where the destination listens, as the cluster can reach it
+	// Compose names a running Compose project: its containers are the nodes, and are killed, paused and disconnected.
+	Compose   string `json:"compose,omitempty"`
+	TokenFile string `json:"token_file,omitempty"` // of a cluster that stands already: all roles
 }
 
 // Workloads are the known ones.
@@ -67,9 +70,12 @@ func (o *Options) complete() error {
 	if !slices.Contains([]string{"ext4", "xfs", "mixed"}, o.FS) {
 		errs = append(errs, fmt.Errorf("file system %q: want ext4, xfs or mixed", o.FS))
 	}
-	if len(o.Endpoints) > 0 {
+	switch {
+	case o.Compose != "":
+		errs = append(errs, o.completeCompose())
+	case len(o.Endpoints) > 0:
 		errs = append(errs, o.completeOwn())
-	} else {
+	default:
 		kinds, err := nemesis.Expand(o.Nemesis)
 		errs = append(errs, err)
 		o.Kinds = kinds
@@ -77,7 +83,7 @@ func (o *Options) complete() error {
 	if o.Time < 5*time.Second || o.Time > 24*time.Hour {
 		errs = append(errs, fmt.Errorf("time %v: want 5s to 24h", o.Time))
 	}
-	if len(o.Endpoints) == 0 {
+	if len(o.Endpoints) == 0 && o.Compose == "" {
 		if o.Nodes < 3 || o.Nodes > 7 {
 			errs = append(errs, fmt.Errorf("%d nodes: want 3 to 7", o.Nodes))
 		}

@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,6 +51,18 @@ func (r *run) layOwn(ctx context.Context) error {
 		c := client.New(fmt.Sprintf("n%d", i+1), strings.TrimSuffix(e, "/"), requestTimeout)
 		r.clients, r.admin = append(r.clients, c), append(r.admin, c)
 	}
+	return r.settle(ctx)
+}
+
+// settle makes sure of a cluster that stands already, and starts the destination that it can reach.
+func (r *run) settle(ctx context.Context) error {
+	token, err := readToken(r.o.TokenFile)
+	if err != nil {
+		return err
+	}
+	for _, c := range append(slices.Clone(r.clients), r.admin...) {
+		c.Token = token
+	}
 	if err := r.unused(ctx); err != nil {
 		return err
 	}
@@ -76,4 +90,16 @@ func (r *run) unused(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// readToken reads the file that --token-file names, "" when none is named.
+func readToken(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("token: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
 }

@@ -173,6 +173,10 @@ func (r *run) startOffsets(stop, last context.Context, launch func(func() error,
 func (r *run) safety(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.o.Time+10*time.Minute)
 	defer cancel()
+	if r.compose != nil {
+		r.composeFaults(ctx)
+		return nil
+	}
 	if r.cluster == nil {
 		return r.external(ctx)
 	}

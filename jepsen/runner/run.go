@@ -28,6 +28,7 @@ type run struct {
 	id, dir string
 	clock   history.Clock
 	cluster *control.Cluster // nil for a cluster of the user's
+	compose *control.Compose // nil unless that is a Compose project
 	clients []*client.Client
 	admin   []*client.Client // the same nodes, for operator routes, which answer on loopback only
 	dest    []*control.Process
@@ -46,7 +47,7 @@ func Run(ctx context.Context, o Options) (dir string, v check.Verdict, err error
 	if err := o.complete(); err != nil {
 		return "", v, err
 	}
-	if len(o.Endpoints) == 0 { // a cluster of the user's: nothing is laid here
+	if len(o.Endpoints) == 0 && o.Compose == "" { // a cluster of the user's: nothing is laid here
 		unlock, err := control.Lock()
 		if err != nil {
 			return "", v, err
@@ -127,7 +128,10 @@ func (r *run) fault(f history.Fault) {
 
 // lay makes cluster, clients and destinations; nothing runs yet but the destinations.
 func (r *run) lay(ctx context.Context) error {
-	if len(r.o.Endpoints) > 0 {
+	switch {
+	case r.o.Compose != "":
+		return r.layCompose(ctx)
+	case len(r.o.Endpoints) > 0:
 		return r.layOwn(ctx)
 	}
 	c, err := control.Open(ctx, controlOptions(r.o, r.id, r.dir, r.o.Env))
