@@ -124,8 +124,12 @@ bench: build
 	cd bench && $(GO) build -o $(CURDIR)/bin/compare ./compare
 	bin/compare -binary bin/penstock -dir $(BENCH_DIR) -doc docs/benchmarks.md -seconds $(SECONDS) -rounds $(ROUNDS) -parts $(PARTS)
 
-soak:
-	@echo "make $@: not built yet"; exit 1
+# The long form of every test that has one (PENSTOCK_FULL=1): hours, some 40 GiB of disk, as root where a test wants a file system
+# of its own. SOAK narrows it: make soak SOAK=TestB35
+SOAK ?= .
+soak: deps build bin/promtool
+	PENSTOCK_FULL=1 $(GO) test -count=1 -p 1 -timeout 2h -run '$(SOAK)' -v ./fsm/... ./wal ./dlq ./emit
+	PENSTOCK_FULL=1 PENSTOCK_BINARY=$(CURDIR)/bin/penstock PROMTOOL=$(CURDIR)/bin/promtool $(GO) test -count=1 -p 1 -parallel 1 -timeout 6h -run '$(SOAK)' -v $(E2E)
 
 clean:
 	rm -rf bin demo-data coverage.out
