@@ -84,8 +84,9 @@ const (
 		{"emitter":"old","state":"dead","attempts":9,"last_class":"permanent","last_status":404,"last_reason":"no such page","next":"kept","owner":"n1","epoch":1,"dead_letter_id":"dl-1"}]}]}`
 	cluster = `{"cluster_id":"00ff","cluster":"prod","node_id":"n1","state":"follower","leader":"n2","term":4,"commit_index":90,"applied_index":90,
 		"first_index":2,"last_index":91,"floor":80,"state_hash":{"index":90,"hash":"beef"},"members":[
-		{"id":"n1","suffrage":"voter","http":"127.0.0.1:7070","raft":"127.0.0.1:7071","reachable":true,"last_index":91,"applied_index":90,"incarnation":2},
-		{"id":"n2","suffrage":"voter","http":"127.0.0.1:7080","raft":"127.0.0.1:7081","leader":true,"reachable":true,"last_index":91,"applied_index":91,"incarnation":5}]}`
+		{"id":"n1","suffrage":"voter","http":"127.0.0.1:7070","raft":"127.0.0.1:7071","reachable":true,"last_index":91,"applied_index":90,"incarnation":2,"health":"dead","version":"v1"},
+		{"id":"n2","suffrage":"voter","http":"127.0.0.1:7080","raft":"127.0.0.1:7081","leader":true,"reachable":true,"last_index":91,"applied_index":91,"incarnation":5,"health":"alive","version":"v1","zone":"b"}],
+		"known":[{"id":"n9","health":"alive","http":"127.0.0.1:7090","raft":"127.0.0.1:7091","version":"v1"}]}`
 	letters  = `{"dead_letters":[{"id":"dl-1","channel":"orders","emitter":"old","position":"7.2","state":"dead","class":"permanent","status":404,"attempts":9,"reason":"no such page","dead_lettered_at":"2025-01-02T03:04:05Z","owner":"n1"}]}`
 	channels = `{"channels":[{"name":"orders","index":3,"version":9,"accepted":5,"spec":{"name":"orders","semantics":"at-least-once","order":"key","emitters":[{"name":"o","kind":"stdout"}]}}]}`
 )
