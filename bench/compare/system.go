@@ -151,7 +151,8 @@ func measureRow(ctx context.Context, o options, s system, r row) (measured, erro
 
 func median(values []float64) float64 {
 	s := slices.Sorted(slices.Values(values))
-	return s[len(s)/2]
+	n := len(s)
+	return (s[(n-1)/2] + s[n/2]) / 2
 }
 
 // window sends messages with a bound on those that are not acknowledged yet, in the order of their acknowledgements. publish sends
