@@ -90,7 +90,8 @@ func plan(ctx context.Context, env *Env, windows []Window) (id int, ok bool) {
 				break
 			}
 			id++
-			wg.Go(func() { one(ctx, env, step, id) })
+			n := id
+			wg.Go(func() { one(ctx, env, step, n) })
 		}
 		wg.Wait()
 		if damaging(w) {
