@@ -30,6 +30,9 @@ type Env struct {
 	// Join and Remove change the membership; they are how a lost disk comes back under a new id.
 	Join   func(ctx context.Context, id string) error
 	Remove func(ctx context.Context, id string) error
+	// Evict removes a node also when no voter is left to spare; Demote takes its vote likewise.
+	Evict  func(ctx context.Context, id string) error
+	Demote func(ctx context.Context, id string) error
 	// Snapshot makes one node take a snapshot; Transfer hands the leadership to the node with this id.
 	Snapshot func(ctx context.Context, host string) error
 	Transfer func(ctx context.Context, id string) error
@@ -129,7 +132,7 @@ type Fault struct {
 
 // Kinds lists every fault, by the order of the README.
 func Kinds() []Fault {
-	return slices.Concat(processFaults(), powerFaults(), networkFaults(), diskFaults(), damageFaults(), destinationFaults(), ownerFaults())
+	return slices.Concat(processFaults(), powerFaults(), networkFaults(), diskFaults(), damageFaults(), destinationFaults(), ownerFaults(), memberFaults())
 }
 
 // Find gives the fault of a name.

@@ -62,6 +62,16 @@ func (r *run) nemesisEnv() *nemesis.Env {
 				return r.member(ctx, http.MethodDelete, "/v1/cluster/members/"+id, "")
 			})
 		},
+		Evict: func(ctx context.Context, id string) error {
+			return poll(ctx, func(ctx context.Context) error {
+				return r.member(ctx, http.MethodDelete, "/v1/cluster/members/"+id+"?force=1", "")
+			})
+		},
+		Demote: func(ctx context.Context, id string) error {
+			return poll(ctx, func(ctx context.Context) error {
+				return r.member(ctx, http.MethodPost, "/v1/cluster/members/"+id+"/demote", `{"force":true}`)
+			})
+		},
 	}
 }
 
@@ -96,7 +106,7 @@ func stands(method string, a client.Answer) bool {
 	if a.Status != http.StatusConflict {
 		return false
 	}
-	already := []string{"is a voter already", "is a member already", "leads already"}
+	already := []string{"is a voter already", "is a member already", "leads already", "has no vote"}
 	if method == http.MethodDelete {
 		already = []string{"is not a member"}
 	}
