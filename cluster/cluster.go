@@ -137,7 +137,7 @@ func (c *Cluster) open() error {
 	}
 	if c.snaps, err = openSnapshotStore(c.cfg.DataDir, c.log, c.logger, func() {
 		c.metrics.damagedSnapshots.Inc()
-		c.log.grown.Store(c.cfg.SnapshotBytes) // a new one is due
+		c.log.grown.Store(muchGrown) // a new one is due
 	}); err != nil {
 		return err
 	}
@@ -333,6 +333,7 @@ func (c *Cluster) upkeep(ctx context.Context) {
 const (
 	snapshotLook    = 250 * time.Millisecond
 	snapshotTimeout = 10 * time.Minute
+	muchGrown       = 1 << 60 // bytes: a snapshot is due, whatever the interval
 	snapshotRetry   = 30 // seconds after one that failed
 )
 

@@ -31,6 +31,8 @@ const (
 	statusUnknown = 3 // not started: no such method
 	statusRefused = 4 // not started: the grant is refused
 
+	statusAbandoned = 255 // never sent: the asking node waits no longer
+
 	requestFixed = 16
 )
 

@@ -89,6 +89,9 @@ func (c *Cluster) joinRound(ctx context.Context) error {
 			return nil // what was fetched does not reach far enough either
 		}
 	}
+	if err := c.checkTerm(); err != nil {
+		return err
+	}
 	c.waitingFor("")
 	return c.startRaft()
 }

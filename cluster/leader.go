@@ -81,14 +81,37 @@ func (c *Cluster) look(in *raftInstance) {
 		c.st.tenure = t
 		c.wg.Go(func() { c.lead(t) })
 	}
+	before := c.st.forwardTo
+	if leader != "" {
+		c.st.forwardTo = string(leader)
+	}
 	c.st.Unlock()
 	if ended != nil {
 		ended.cancel()
+	}
+	if before != "" && leader != "" && before != string(leader) && before != c.cfg.NodeID {
+		c.wg.Go(func() { c.abandonProposals(before) })
 	}
 	if changed {
 		c.metrics.observe(leads, term)
 		c.logger.Info("raft state", "state", state.String(), "term", term, "leader", string(leader))
 		c.changed.fire()
+	}
+}
+
+// abandonAfter is how long a deposed leader may take to answer what was forwarded to it.
+const abandonAfter = 500 * time.Millisecond
+
+// abandonProposals ends the wait for a leader that hangs: its proposals are unknown, and those who sent them repeat them to the new one. One that
+// runs answers within that time by itself.
+func (c *Cluster) abandonProposals(node string) {
+	select {
+	case <-time.After(abandonAfter):
+	case <-c.ctx.Done():
+		return
+	}
+	if c.Leader() != node {
+		c.client.abandon(node, methodPropose)
 	}
 }
 

@@ -205,7 +205,7 @@ func (c *Cluster) mends(ctx context.Context) {
 				c.logger.Error("look again at a damaged entry", "index", index, "error", err)
 			}
 		}
-		if c.lostEntries() == 0 {
+		if len(c.repairLog.Damage()) == 0 {
 			c.mending.done.fire()
 			continue
 		}

@@ -22,9 +22,6 @@ func (c *Cluster) openCheck() error {
 	if err := c.resumeInstall(); err != nil {
 		return err
 	}
-	if err := c.checkTerm(); err != nil {
-		return err
-	}
 	if err := c.assess(); err != nil || c.ailing.Load() {
 		return err
 	}
@@ -48,7 +45,7 @@ func (c *Cluster) checkState() error {
 }
 
 // checkTerm holds the stable store against the log: a term is durable before any entry of it, so a log with a later one says that an older
-// stable store was put back, and with it an older vote.
+// stable store was put back, and with it an older vote. The others, who know more, are asked before (join).
 func (c *Cluster) checkTerm() error {
 	if c.stable == nil {
 		return nil // a test of the rest

@@ -36,6 +36,7 @@ var (
 	errBusy       = errors.New("too many requests")
 	errNoMethod   = errors.New("no such method")
 	errConnClosed = errors.New("connection lost")
+	errAbandoned  = errors.New("no answer yet, and another node leads")
 )
 
 // lane is one of two connections to a peer: small requests with short deadlines do not queue behind large ones.
@@ -84,7 +85,7 @@ func (c *peerClient) call(ctx context.Context, l lane, node, method string, body
 	if err != nil {
 		return fail(false, err)
 	}
-	id, reply, err := pc.register()
+	id, reply, err := pc.register(method)
 	if err != nil {
 		return fail(false, err)
 	}
@@ -127,6 +128,8 @@ func (a answer) result(node, method string) ([]byte, error) {
 		e.Err = errNoMethod
 	case statusRefused:
 		e.Remote, e.Err = true, fmt.Errorf("%w: %s", ErrForbidden, strings.TrimPrefix(string(a.body), ErrForbidden.Error()+" "))
+	case statusAbandoned:
+		e.Started, e.Err = true, errAbandoned
 	default:
 		e.Started, e.Remote, e.Err = true, true, errors.New(string(a.body))
 	}
@@ -142,7 +145,7 @@ func (c *peerClient) conn(ctx context.Context, key laneKey) (*peerConn, error) {
 		return nil, err
 	}
 	pc := &peerConn{conn: conn, w: bufio.NewWriterSize(conn, 64<<10), done: make(chan struct{}), write: make(chan struct{}, 1)}
-	pc.mu.waiting = map[uint64]chan answer{}
+	pc.mu.waiting = map[uint64]waitingCall{}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed {
@@ -203,7 +206,7 @@ type peerConn struct {
 	mu struct {
 		sync.Mutex
 		next    uint64
-		waiting map[uint64]chan answer
+		waiting map[uint64]waitingCall
 	}
 }
 
@@ -216,7 +219,7 @@ func (p *peerConn) broken() bool {
 	}
 }
 
-func (p *peerConn) register() (uint64, chan answer, error) {
+func (p *peerConn) register(method string) (uint64, chan answer, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.mu.waiting) >= maxPeerPending {
@@ -224,8 +227,33 @@ func (p *peerConn) register() (uint64, chan answer, error) {
 	}
 	p.mu.next++
 	reply := make(chan answer, 1)
-	p.mu.waiting[p.mu.next] = reply
+	p.mu.waiting[p.mu.next] = waitingCall{method, reply}
 	return p.mu.next, reply, nil
+}
+
+// waitingCall waits for its answer. Whoever takes it out of the map sends one, and only once.
+type waitingCall struct {
+	method string
+	reply  chan answer // capacity 1
+}
+
+// abandon ends the wait for answers of a node to one method, as the loss of the connection would. Other requests stay.
+func (c *peerClient) abandon(node, method string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, pc := range c.mu.lanes {
+		if key.node != node {
+			continue
+		}
+		pc.mu.Lock()
+		for id, call := range pc.mu.waiting {
+			if call.method == method {
+				delete(pc.mu.waiting, id)
+				call.reply <- answer{id: id, status: statusAbandoned}
+			}
+		}
+		pc.mu.Unlock()
+	}
 }
 
 func (p *peerConn) forget(id uint64) {
@@ -269,11 +297,11 @@ func (p *peerConn) read() {
 			return
 		}
 		p.mu.Lock()
-		reply := p.mu.waiting[a.id]
+		call, waits := p.mu.waiting[a.id]
 		delete(p.mu.waiting, a.id)
 		p.mu.Unlock()
-		if reply != nil {
-			reply <- a
+		if waits {
+			call.reply <- a
 		}
 	}
 }

@@ -107,7 +107,7 @@ func TestDamagedTailOfUncommittedEntriesIsADoubt(t *testing.T) {
 	var e raft.Log
 	require.NoError(t, l.GetLog(last, &e))
 	for i := last + 1; i <= last+5; i++ {
-		require.NoError(t, l.StoreLog(&raft.Log{Index: i, Term: e.Term, Type: raft.LogCommand, Data: toyAppendEntry(nil, 1<<62, [][]byte{[]byte("never")})}))
+		require.NoError(t, l.StoreLog(&raft.Log{Index: i, Term: e.Term, Type: raft.LogCommand, Data: toyAppendEntry(nil, 1<<62, [][]byte{fmt.Appendf(nil, "never %0400d", i)})}))
 	}
 	require.NoError(t, l.Close())
 	n.flip(last + 4) // its header too, as likely as not
@@ -121,7 +121,9 @@ func TestDamagedTailOfUncommittedEntriesIsADoubt(t *testing.T) {
 	awaitSame(t, plain...)
 	now := nodes[1].sm.commands()
 	require.Equal(t, want, now[:len(want)])
-	require.NotContains(t, now, "never")
+	for _, c := range now {
+		require.NotContains(t, c, "never")
+	}
 	requireCommands(t, now, nodes...)
 }
 

@@ -20,7 +20,7 @@ func (c *Cluster) scrubs(ctx context.Context) {
 		if err := c.repairLog.Scrub(ctx, c.cfg.ScrubEvery/scrubShare); err != nil && ctx.Err() == nil {
 			c.logger.Error("scrub of the log", "error", err)
 		}
-		if c.lostEntries() > 0 {
+		if len(c.repairLog.Damage()) > 0 {
 			c.Mend(0)
 		}
 		c.snaps.scrub()

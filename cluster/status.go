@@ -164,4 +164,5 @@ type clusterState struct {
 	term        uint64
 	tenure      *tenure
 	waiting     string
+	forwardTo   string // the last leader known that is not this node: proposals may be on their way to it
 }

@@ -79,7 +79,7 @@ func TestRottenSegmentIsRepairedWhileItRuns(t *testing.T) {
 		path, at := sealedBit(t, victim, 0)
 		flipBit(t, path, at)
 		eventually(t, 30*time.Second, victim.id+" repairs it", func() error {
-			if !strings.Contains(tailOf(victim.logTo, 1<<20), "damaged entries repaired") {
+			if !strings.Contains(tailOf(victim.logTo, 1<<20), "log segment repaired") {
 				return fmt.Errorf("nothing repaired yet")
 			}
 			return nil
