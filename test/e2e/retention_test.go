@@ -210,3 +210,88 @@ func TestOldNeededEventsAreCarriedAndTheLogGoes(t *testing.T) {
 		return nil
 	})
 }
+
+// TestTheLogKeepsToItsBound: at wal.max_bytes what retention.keep holds goes first, without a refusal; then new events are
+// refused with 507; and when what was pending is delivered the log goes, though no event comes that would make a snapshot due.
+func TestTheLogKeepsToItsBound(t *testing.T) {
+	const most = 32 * mib
+	g := startGroup(t, options{segmentBytes: "1MiB", snapshotBytes: "2MiB", maxBytes: "32MiB"})
+	c := g.client()
+	ctx := context.Background()
+	hook := startReceiver(t)
+	hook.answer(503)
+	_, err := c.PutChannel(ctx, "kept", channelSpec("kept", `"retention":{"keep":"24h"}`, ""), client.PutOptions{})
+	require.NoError(t, err)
+	_, err = c.PutChannel(ctx, "stuck", channelSpec("stuck", "", webhookEmitter("hook", hook.url(), `"retry":{"ttl":"24h","backoff":{"min":"200ms","max":"1s"}}`)), client.PutOptions{})
+	require.NoError(t, err)
+	event := func(n int) []byte {
+		raw := make([]byte, 48<<10)
+		chance := rand.NewPCG(uint64(n), 3)
+		for i := range raw {
+			raw[i] = byte(chance.Uint64())
+		}
+		return fmt.Appendf(nil, `{"specversion":"1.0","id":"big-%d","source":"/e2e","type":"t","data":%q}`, n, base64.StdEncoding.EncodeToString(raw))
+	}
+	// Kept events: more than the log may hold, at a pace that it can yield at.
+	total, sent, refused := scale(t, 400, 96)*mib, 0, 0
+	for n := 0; sent < total; n++ {
+		body := event(n)
+		status, answer := g.nodes[n%3].post("/v1/channels/kept/events", "application/cloudevents+json", body)
+		switch status {
+		case 200:
+			sent += len(body)
+		case 507:
+			refused++
+			time.Sleep(100 * time.Millisecond)
+		case 503, 504: // no leader for a moment; the id is the same when it is sent again
+			time.Sleep(100 * time.Millisecond)
+			n--
+		default:
+			require.FailNow(t, "kept event", "%d %s", status, answer)
+		}
+	}
+	t.Logf("%d MiB of kept events, %d refusals", sent/mib, refused)
+	for _, p := range g.nodes {
+		require.Less(t, dirSize(t, filepath.Join(p.dir, "wal")), int64(most+8*mib), "%s: the bound, and spares", p.id)
+	}
+	first := tailAll(t, g.leader(), "kept")[0].pos.Index
+	require.Greater(t, first, uint64(100), "the oldest went")
+
+	// Pending events: they stay, and so the bound is reached.
+	acked := map[string]bool{}
+	eventually(t, 120*time.Second, "a refusal", func() error {
+		for {
+			n := 10_000 + len(acked)
+			switch status, answer := g.nodes[n%3].post("/v1/channels/stuck/events", "application/cloudevents+json", event(n)); status {
+			case 200:
+				acked[fmt.Sprintf("big-%d", n)] = true
+			case 507:
+				require.Contains(t, answer, "wal.max_bytes")
+				return nil
+			default:
+				return fmt.Errorf("%d %s", status, answer)
+			}
+		}
+	})
+	for _, p := range g.nodes {
+		require.Less(t, dirSize(t, filepath.Join(p.dir, "wal")), int64(most+8*mib), "%s: the bound, and spares", p.id)
+	}
+	hook.answer(200)
+	waitDelivered(t, c, "stuck", 120*time.Second)
+	eventually(t, 60*time.Second, "events are taken again", func() error {
+		for i, p := range g.nodes {
+			if status, answer := p.post("/v1/channels/kept/events", "application/cloudevents+json", event(20_000+i)); status != 200 {
+				return fmt.Errorf("%d %s", status, answer)
+			}
+		}
+		return nil
+	})
+	delivered := map[string]bool{}
+	for _, r := range hook.all() {
+		if r.status == 200 {
+			delivered[r.header.Get("Ce-Id")] = true
+		}
+	}
+	require.Equal(t, acked, delivered)
+	waitApplied(t, g)
+}
