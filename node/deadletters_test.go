@@ -154,7 +154,7 @@ func TestDeadLettersAreReplayedDiscardedAndAudited(t *testing.T) {
 	require.Equal(t, 404, status)
 	soon(t, "it stops here", func() bool {
 		_, out := r.do(http.MethodPost, "/v1/dlq/replay", `{"ids":`+list(ids[3])+`,"dry_run":true}`)
-		return fmt.Sprint(out["counts"]) == "map[failed:1]"
+		return fmt.Sprint(out["counts"]) == "map[forbidden:1]"
 	})
 	status, _ = r.do(http.MethodPost, "/v1/emitters/orders/billing/resume", "")
 	require.Equal(t, 200, status)
