@@ -334,7 +334,7 @@ const (
 	snapshotLook    = 250 * time.Millisecond
 	snapshotTimeout = 10 * time.Minute
 	muchGrown       = 1 << 60 // bytes: a snapshot is due, whatever the interval
-	snapshotRetry   = 30 // seconds after one that failed
+	snapshotRetry   = 30      // seconds after one that failed
 )
 
 // TakeSnapshot takes a snapshot of this node's state now. Nothing new since the last one is no error.

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -190,4 +191,45 @@ func TestHealthWeighsReportsAndGossip(t *testing.T) {
 func copyDir(t *testing.T, from, to string) {
 	t.Helper()
 	require.NoError(t, os.CopyFS(to, os.DirFS(from)))
+}
+
+// Nodes that know each other by a DNS name over IPv4 and by IPv6 addresses are one cluster.
+func TestIPv6AddressesAndNamesWork(t *testing.T) {
+	t.Parallel()
+	if ln, err := net.Listen("tcp", "[::1]:0"); err != nil {
+		t.Skipf("no IPv6 here: %v", err)
+	} else {
+		ln.Close()
+	}
+	nodes := newTestNodes(t, 3)
+	six := func(addr string) string { _, port, _ := net.SplitHostPort(addr); return net.JoinHostPort("::1", port) }
+	named := func(addr string) string {
+		_, port, _ := net.SplitHostPort(addr)
+		return net.JoinHostPort("localhost", port)
+	}
+	for _, n := range nodes[1:] {
+		n.cfg.RaftAddr, n.cfg.GossipAddr = six(n.cfg.RaftAddr), six(n.cfg.GossipAddr)
+	}
+	nodes[0].cfg.RaftAdvertise, nodes[0].cfg.GossipAdvertise = named(nodes[0].cfg.RaftAddr), named(nodes[0].cfg.GossipAddr)
+	// The third listens on every interface of both families, as in a container.
+	_, port, _ := net.SplitHostPort(nodes[2].cfg.GossipAddr)
+	nodes[2].cfg.GossipAddr, nodes[2].cfg.GossipAdvertise = net.JoinHostPort("::", port), six(nodes[2].cfg.GossipAddr)
+	seeds := []string{nodes[0].cfg.GossipAdvertise, nodes[1].cfg.GossipAddr, nodes[2].cfg.GossipAdvertise}
+	for _, n := range nodes {
+		n.cfg.Seeds = seeds
+	}
+	startAll(nodes)
+	commit(t, "x", nodes...)
+	awaitSame(t, nodes...)
+	// The first listens on IPv4 only, so packets of the others, which listen on IPv6 only, do not reach it: streams and reports do.
+	eventually(t, 20*time.Second, func() bool { return nodes[1].health("n3") == HealthAlive && nodes[2].health("n2") == HealthAlive }, "alive over IPv6")
+	for _, n := range nodes {
+		require.NotEqual(t, HealthUnknown, n.health("n1"))
+	}
+	for _, addr := range []string{"0.0.0.0:7071", "[::]:7071", ":7071"} {
+		cfg := newTestNode(t, "n9").cfg
+		cfg.RaftAdvertise, cfg.Seeds = addr, seeds
+		_, err := Open(cfg, &memLog{}, &toySM{})
+		require.ErrorContains(t, err, "nobody can dial it")
+	}
 }

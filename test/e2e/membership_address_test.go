@@ -1,9 +1,15 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -159,4 +165,57 @@ func TestB41TwoNodesUnderOneID(t *testing.T) {
 	for _, p := range g.nodes {
 		p.waitReady(30 * time.Second)
 	}
+}
+
+// TestGossipKeysAreRotatedBySignal: a key is put in the place of another on running nodes, by file and SIGHUP; a node with the new one joins, a
+// node with the old one is told why it does not.
+func TestGossipKeysAreRotatedBySignal(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	first, second := filepath.Join(dir, "first"), filepath.Join(dir, "second")
+	put := func(path string, key byte) {
+		require.NoError(t, os.WriteFile(path, []byte(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{key}, 32))+"\n"), 0o600))
+	}
+	put(first, 1)
+	put(second, 1)
+	g := startGroup(t, options{env: []string{"PENSTOCK_CLUSTER_GOSSIP_KEYS=${file:" + first + "},${file:" + second + "}"}})
+	steps := 0
+	everywhere := func(a, b byte) {
+		t.Helper()
+		put(first, a)
+		put(second, b)
+		steps++
+		for _, p := range g.nodes {
+			p.signal(syscall.SIGHUP)
+			eventually(t, 20*time.Second, p.id+" took the keys over", func() error {
+				if n := strings.Count(tailOf(p.logTo, 1<<20), "configuration taken over"); n < steps {
+					return fmt.Errorf("%d times", n)
+				}
+				return nil
+			})
+		}
+	}
+	everywhere(1, 2)
+	everywhere(2, 1)
+	everywhere(2, 2)
+	p := g.join("n4")
+	eventually(t, 30*time.Second, "n4 is alive to the others", func() error {
+		for _, m := range clusterOf(t, g.nodes[0]).Members {
+			if m.ID == p.id && m.Health != "alive" {
+				return fmt.Errorf("%+v", m)
+			}
+		}
+		return nil
+	})
+	put(first, 1)
+	put(second, 1)
+	old := g.add("n5")
+	g.leave(old)
+	old.start()
+	eventually(t, 20*time.Second, "it is told why", func() error {
+		if log := tailOf(old.logTo, 1<<16); !strings.Contains(log, "gossip key") {
+			return errors.New(log)
+		}
+		return nil
+	})
 }
