@@ -16,9 +16,11 @@ E2E  = ./test/...
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/penstock ./cmd/penstock
 
-# The race detector needs a C compiler.
+# The race detector needs a C compiler; tests that fail or delay a real fsync need strace.
 deps:
 	@command -v gcc >/dev/null || (apt-get update -q && apt-get install -qy --no-install-recommends gcc libc6-dev)
+	@command -v strace >/dev/null || apt-get install -qy --no-install-recommends strace || (apt-get update -q && apt-get install -qy --no-install-recommends strace) || \
+		echo "strace is not to be had: the tests that fail an fsync are left out"
 
 test: deps fmt vet unit e2e
 

@@ -3,10 +3,12 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -41,7 +43,7 @@ func TestHungFsyncOfTheLeaderFreezesNobodyElse(t *testing.T) {
 	t.Parallel()
 	g, w := tracedGroup(t)
 	victim := g.leader()
-	trace := strace(t, victim, "delay_enter=60s:when=1")
+	trace, detach := strace(t, victim, "delay_enter=60s:when=1")
 	eventually(t, 10*time.Second, "a hung fsync", func() error {
 		if !bytes.Contains([]byte(tailOf(trace, 1<<20)), []byte("fdatasync(")) {
 			return fmt.Errorf("none yet")
@@ -52,7 +54,14 @@ func TestHungFsyncOfTheLeaderFreezesNobodyElse(t *testing.T) {
 	took := ackAfter(t, w, hung.Add(50*time.Millisecond), 3*time.Second) // what was acknowledged before it hung may still be on its way
 	t.Logf("next ack %s after the fsync hung", took.Round(time.Millisecond))
 	require.NotEqual(t, victim, g.leader())
-	require.Equal(t, 10, victim.exit(30*time.Second), "%s", tailOf(victim.logTo, 2000))
+	eventually(t, 30*time.Second, "the stalled node gives up", func() error {
+		if !strings.Contains(tailOf(victim.logTo, 1<<20), "the process ends") {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	detach() // a thread that strace delays cannot end before
+	require.Equal(t, 10, victim.exit(15*time.Second), "%s", tailOf(victim.logTo, 2000))
 	victim.start()
 	victim.waitReady(30 * time.Second)
 	checkStored(t, g, "load", w.halt())
@@ -80,8 +89,8 @@ func requireStrace(t *testing.T) {
 	}
 }
 
-// strace attaches to a running node and injects into its fsyncs; it ends with the node, or with the test. The file it writes to shows each call.
-func strace(t *testing.T, p *proc, inject string) (trace string) {
+// strace attaches to a running node and injects into its fsyncs; it ends with the node, with detach, or with the test. The file it writes to shows each call.
+func strace(t *testing.T, p *proc, inject string) (trace string, detach func()) {
 	t.Helper()
 	p.mu.Lock()
 	pid := p.cmd.Process.Pid
@@ -94,14 +103,17 @@ func strace(t *testing.T, p *proc, inject string) (trace string) {
 	require.NoError(t, cmd.Start())
 	done := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(done) }()
-	t.Cleanup(func() {
+	detach = func() {
 		_ = cmd.Process.Kill()
 		<-done
+	}
+	t.Cleanup(func() {
+		detach()
 		if t.Failed() {
 			t.Logf("strace of %s: %s\n%s", p.id, stderr.String(), tailOf(trace, 1000))
 		}
 	})
-	return trace
+	return trace, detach
 }
 
 // ackAfter waits for an ack that arrived after a time, and gives how long after.
