@@ -3,13 +3,16 @@ package cluster
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"flag"
+	"hash/crc32"
 	"io"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
@@ -47,12 +50,17 @@ func fixtures(t *testing.T) map[string][]byte {
 				LastIndex: 9, LastTerm: 2, Member: true}},
 			Config:      []raft.Server{{Suffrage: raft.Voter, ID: "n1", Address: "n1"}, {Suffrage: raft.Nonvoter, ID: "n2", Address: "n2"}},
 			ConfigIndex: 4}),
-		"install": sealed(markerMagic, markerVersion, installMarker{Phase: phaseCatchingUp, ID: "00000000000000000048-2-2", LabelIndex: 24, LabelTerm: 2, Until: 48}),
-		"header":  connHeader{Kind: kindPeer, Group: 0, Cluster: fixedID(101), From: "n1", To: "n2"}.encode(),
-		"request": q.Bytes(),
-		"answer":  a.Bytes(),
-		"outcome": encodeOutcome(nil, notCommitted(ReasonNoLeader, errors.New("text"))),
-		"vote":    sealValue([]byte("LastVoteCand"), []byte("n2")),
+		"install":     sealed(markerMagic, markerVersion, installMarker{Phase: phaseCatchingUp, ID: "00000000000000000048-2-2", LabelIndex: 24, LabelTerm: 2, Until: 48}),
+		"header":      connHeader{Kind: kindPeer, Group: 0, Cluster: fixedID(101), From: "n1", To: "n2"}.encode(),
+		"request":     q.Bytes(),
+		"answer":      a.Bytes(),
+		"outcome":     encodeOutcome(nil, notCommitted(ReasonNoLeader, errors.New("text"))),
+		"doubt":       sealed(doubtMagic, doubtVersion, doubtNote{Until: 48, Why: "text", Since: 1700000000}),
+		"log-request": logRequest{from: 3, to: 9, anchor: 10, anchorTerm: 2}.encode(),
+		"log-entries": (&lentEntries{anchored: true, committed: 9, next: 5, entries: []*raft.Log{
+			{Index: 3, Term: 2, Type: raft.LogCommand, Data: []byte("data"), Extensions: []byte("ext"), AppendedAt: time.Unix(1700000000, 5)},
+			{Index: 4, Term: 2, Type: raft.LogNoop}}}).encode(),
+		"vote": sealValue([]byte("LastVoteCand"), []byte("n2")),
 	}
 }
 
@@ -183,4 +191,37 @@ func FuzzReadHello(f *testing.F) {
 	require.NoError(f, writeHello(&b, &hello{Self: peerInfo{ID: "n1"}, ClusterName: "x"}, &gossip.Keyring{}))
 	f.Add(b.Bytes())
 	f.Fuzz(func(t *testing.T, b []byte) { readHello(bytes.NewReader(b), &gossip.Keyring{}) })
+}
+
+func TestLentEntriesComeBackAsTheyWere(t *testing.T) {
+	for name, b := range fixtures(t) {
+		switch name {
+		case "log-request":
+			q, err := decodeLogRequest(b)
+			require.NoError(t, err)
+			require.Equal(t, b, q.encode())
+		case "log-entries":
+			l, err := decodeLentEntries(b)
+			require.NoError(t, err)
+			require.Equal(t, b, l.encode())
+			for i := range b { // no byte of it may change
+				broken := bytes.Clone(b)
+				broken[i] ^= 1
+				_, err := decodeLentEntries(broken)
+				require.Error(t, err, "byte %d", i)
+			}
+		}
+	}
+}
+
+func FuzzLentEntries(f *testing.F) {
+	f.Add((&lentEntries{committed: 9, next: 5, entries: []*raft.Log{{Index: 3, Term: 2, Data: []byte("data")}}}).encode())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)) // get past it
+		if l, err := decodeLentEntries(b); err == nil {
+			for _, e := range l.entries {
+				require.LessOrEqual(t, len(e.Data)+len(e.Extensions), len(b))
+			}
+		}
+	})
 }
