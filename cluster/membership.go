@@ -200,11 +200,14 @@ func (c *Cluster) changeHere(ctx context.Context, m memberChange) error {
 		f = t.raft.RemoveServer(id, prev, wait)
 	case opTransfer:
 		f = t.raft.LeadershipTransferToServer(id, addr)
-		c.wg.Go(func() { c.guardTransfer(t, f) })
 	default:
 		return fmt.Errorf("%w: unknown member change %q", ErrRefused, m.Op)
 	}
-	if err := await(ctx, f); err != nil {
+	err := await(ctx, f)
+	if m.Op == opTransfer {
+		c.wg.Go(func() { c.guardTransfer(t) })
+	}
+	if err != nil {
 		return changeError(m, err)
 	}
 	c.logger.Info("members changed", "change", string(m.Op), "peer", m.ID, "forced", m.Force)

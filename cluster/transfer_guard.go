@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -32,12 +31,9 @@ func (g *transferGuard) hangs(answer error, now time.Time) bool {
 	return now.Sub(g.since) >= transferPatience
 }
 
-// guardTransfer follows a transfer until this node leads no more, or takes entries again. Its future may be answered although it hangs,
-// or not at all.
-func (c *Cluster) guardTransfer(t *tenure, f raft.Future) {
-	ctx, cancel := context.WithTimeout(t.ctx, transferPatience)
-	_ = await(ctx, f)
-	cancel()
+// guardTransfer looks, after a transfer that was answered or is waited for no longer, until this node leads no more, or takes entries again. One
+// may hang although it was answered.
+func (c *Cluster) guardTransfer(t *tenure) {
 	var guard transferGuard
 	for t.ctx.Err() == nil {
 		err := await(t.ctx, t.raft.Barrier(applyEnqueue))
