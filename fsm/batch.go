@@ -83,6 +83,7 @@ func (s *state) takeBatch(c *channel, b *event.Batch, at *entryState, res *comma
 	remember := dedups(&c.spec)
 	if remember {
 		s.openGeneration(c)
+		s.touched ^= c.dedup.touch(b)
 	}
 	before := c.seq
 	gathering := s.wake(c)

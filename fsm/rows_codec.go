@@ -285,11 +285,9 @@ func (d *dedup) readGenerations(r *wire.Reader) error {
 		if c.number != d.firstChunk+uint64(i) {
 			return fmt.Errorf("chunk %d is missing", d.firstChunk+uint64(i))
 		}
-		for at := range c.keys {
-			d.insert(&c.keys[at], c.number, at)
-		}
 		d.keys += uint64(len(c.keys))
 	}
+	d.index()
 	return nil
 }
 

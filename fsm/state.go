@@ -54,6 +54,7 @@ type state struct {
 	hashes []RingHash
 
 	gathering []*emitter // scratch of wake
+	touched   uint64     // what dedup.touch read; means nothing
 
 	// owners is the index of the last entry that gave an emitter to a node, or where this process began; moved says that the
 	// entry being applied did. Neither is part of the state.
