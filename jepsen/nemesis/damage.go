@@ -45,7 +45,8 @@ func victims(n *control.Node) ([]string, error) {
 		if err != nil {
 			return err
 		}
-		if (strings.Contains(rel, "wal") || strings.Contains(rel, "snap")) && info.Size() > 0 && !strings.Contains(rel, "lock") && !strings.Contains(rel, "spare-") {
+		if (strings.Contains(rel, "wal") || strings.Contains(rel, "snap")) && info.Size() > 0 && !strings.Contains(rel, "lock") &&
+			!strings.Contains(rel, "spare-") && !strings.Contains(rel, "quarantine-") && !strings.Contains(rel, "reserve") && !strings.HasSuffix(rel, ".damaged") {
 			files = append(files, path)
 		}
 		return nil
