@@ -59,11 +59,14 @@ func TestSnapshotsAreTakenByTheBytesOfTheLog(t *testing.T) {
 	awaitLeader(t, n)
 	n.propose(t, "floor:1000000")
 	for range 4 {
+		// A snapshot is due after as much log as the state is large, and this state is all that was ever proposed.
 		before := n.c.Status().SnapshotIndex
-		for range 30 {
-			n.propose(t, strings.Repeat("x", 1000))
-		}
-		eventually(t, 5*time.Second, func() bool { return n.c.Status().SnapshotIndex > before }, "a snapshot")
+		eventually(t, 20*time.Second, func() bool {
+			for range 30 {
+				n.propose(t, strings.Repeat("x", 1000))
+			}
+			return n.c.Status().SnapshotIndex > before
+		}, "a snapshot")
 	}
 	base, _ := n.log.Base()
 	require.Greater(t, base, uint64(20), "the log goes behind the older of two")

@@ -31,6 +31,7 @@ func (n *Node) drain(server *http.Server, stopLoops func(), loopsDone <-chan str
 	n.log.Info("draining", "limit", limit.String())
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
+	n.api.BeginDrain() // before anything cuts an upload: whoever is cut is told that the node shuts down
 	defer n.hurryWith(ctx, cancel)()
 
 	var failures []error
@@ -39,7 +40,6 @@ func (n *Node) drain(server *http.Server, stopLoops func(), loopsDone <-chan str
 			failures = append(failures, fmt.Errorf("%s: %w", what, err))
 		}
 	}
-	n.api.BeginDrain()
 	failed("answer accepted requests", n.finishRequests(ctx))
 	// Emitters stop once no request waits on them: what they know of outcomes they commit now, while there is a leader.
 	stopLoops()
