@@ -237,6 +237,13 @@ func (b *book) all() []peerInfo {
 	return out
 }
 
+// configured tells whether a node is in the newest committed configuration.
+func (b *book) configured(id string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.ContainsFunc(b.mu.config.Servers, func(s raft.Server) bool { return string(s.ID) == id })
+}
+
 func (b *book) configuration() (raft.Configuration, uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

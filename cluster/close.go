@@ -66,7 +66,7 @@ func (c *Cluster) Close() error {
 	c.cancel()
 	var errs []error
 	if in := c.current.Swap(nil); in != nil {
-		errs = append(errs, in.stop())
+		errs = append(errs, c.stopInstance(in))
 	}
 	if c.client != nil {
 		c.client.Close()
@@ -84,12 +84,12 @@ func (c *Cluster) Close() error {
 	c.wg.Wait()
 	c.lease.drop()
 	if in := c.current.Swap(nil); in != nil { // started while we stopped
-		errs = append(errs, in.stop())
+		errs = append(errs, c.stopInstance(in))
 	}
 	if c.book != nil && c.failure() == nil {
 		errs = append(errs, c.book.save())
 	}
-	if c.stable != nil {
+	if c.stable != nil && !c.unstopped.Load() { // Raft panics over a store that is closed under it
 		errs = append(errs, c.stable.Close())
 		c.stable = nil
 	}
@@ -100,4 +100,13 @@ func (c *Cluster) Close() error {
 		errs = append(errs, c.lock.Unlock())
 	}
 	return errors.Join(errs...)
+}
+
+// stopInstance stops an instance, and notes when it still runs.
+func (c *Cluster) stopInstance(in *raftInstance) error {
+	err := in.stop()
+	if err != nil {
+		c.unstopped.Store(true)
+	}
+	return err
 }

@@ -52,10 +52,11 @@ type Cluster struct {
 	ailing      atomic.Bool // the log is repaired before Raft may start
 	ailingSince time.Time   // only touched by Open and the join goroutine
 
-	current  atomic.Pointer[raftInstance]
-	rebuilds chan struct{}
-	stale    atomic.Bool // the instance holds a last index that the log does not have; see gate
-	st       struct {
+	current   atomic.Pointer[raftInstance]
+	rebuilds  chan struct{}
+	stale     atomic.Bool // the instance holds a last index that the log does not have; see gate
+	unstopped atomic.Bool // an instance did not stop in time: it still uses the stores
+	st        struct {
 		sync.Mutex
 		clusterState
 	}

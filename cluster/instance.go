@@ -49,7 +49,7 @@ func (c *Cluster) newInstance() (*raftInstance, error) {
 	in := &raftInstance{stream: newStreamLayer(c.cfg.NodeID, c.dialRaft), events: make(chan raft.Observation, 64)}
 	in.trans = newTransport(transportConfig{
 		stream: in.stream, maxBytes: c.cfg.AppendBytes, silent: c.log.silent, gate: c.gate, logger: c.raftLogger,
-		mayStand: c.mayStand, leads: in.leads,
+		mayStand: c.mayStand, leads: func(peer string, term uint64) bool { return in.leads(term) && c.book.configured(peer) },
 		onInstall: func(peer string) {
 			c.logger.Info("sending a snapshot", "peer", peer)
 			c.metrics.installs.WithLabelValues("sent").Inc()
@@ -133,7 +133,7 @@ func (c *Cluster) rebuild(ctx context.Context) {
 	}
 	c.logger.Info("raft starts anew over the installed snapshot")
 	c.current.Store(nil)
-	if err := old.stop(); err != nil {
+	if err := c.stopInstance(old); err != nil {
 		c.fatal(ExitFailed, fmt.Errorf("rebuild raft: %w", err))
 		return
 	}

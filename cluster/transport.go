@@ -30,7 +30,7 @@ type transport struct {
 	maxBytes  int
 	silent    func() bool
 	mayStand  func() bool
-	leads     func(term uint64) bool
+	leads     func(peer string, term uint64) bool
 	gate      func(rpc raft.RPC) (answered bool)
 	contacts  contacts
 	onInstall func(peer string)
@@ -44,8 +44,8 @@ type transportConfig struct {
 	stream    *streamLayer
 	maxBytes  int
 	silent    func() bool
-	mayStand  func() bool            // nil: always
-	leads     func(term uint64) bool // nil: nothing is waited for
+	mayStand  func() bool                         // nil: always
+	leads     func(peer string, term uint64) bool // nil: nothing is waited for
 	gate      func(raft.RPC) bool
 	onInstall func(peer string)
 	logger    *raftLogger
@@ -121,7 +121,7 @@ func isHeartbeat(args *raft.AppendEntriesRequest) bool {
 const awaitPause = 20 * time.Millisecond
 
 // await waits, for entries that could not be sent, until the peer has answered a heartbeat that was sent after the attempt; false when this
-// node leads no more. Raft itself would try again and again with pauses that grow to 10 s, and sit in one of them when the peer is back:
+// node leads no more, or the peer is none. Raft itself would try again and again with pauses that grow to 10 s, and sit in one of them when the peer is back:
 // heartbeats, whose pauses are short, are the better sign.
 func (t *transport) await(peer string, term uint64, since time.Time) bool {
 	if t.leads == nil {
@@ -129,7 +129,7 @@ func (t *transport) await(peer string, term uint64, since time.Time) bool {
 	}
 	tick := time.NewTicker(awaitPause)
 	defer tick.Stop()
-	for t.leads(term) {
+	for t.leads(peer, term) {
 		if t.contacts.at(peer, term).After(since) {
 			return true
 		}
