@@ -61,8 +61,6 @@ const (
 	every = time.Second
 	// worth: a pass begins when at most a quarter of what it frees must be carried; half when room is short.
 	worth, worthShort = 4, 2
-	// gainSegments is how much log a pass must free, in segments; one when room is short.
-	gainSegments = 2
 	// share is the part of what is accepted that may be carried, spare what may be in a second besides.
 	share             = 10
 	spare, spareShort = 1 << 20, 16 << 20
@@ -197,12 +195,12 @@ func (k *Keeper) target(stats wal.Stats, short bool) uint64 {
 	if floor >= limit {
 		return 0
 	}
-	times, segments := uint64(worth), int64(gainSegments)
+	times := uint64(worth)
 	if short {
-		times, segments = worthShort, 1
+		times = worthShort
 	}
 	gain := k.span(stats, max(floor, stats.First), limit)
-	if gain < segments*k.SegmentBytes {
+	if gain < k.SegmentBytes { // nothing would go
 		return 0
 	}
 	needed, total := k.Machine.NeededEstimate(limit)

@@ -228,9 +228,9 @@ func TestNothingIsCarriedThatIsNotWorthIt(t *testing.T) {
 	require.NoError(t, k.Round(context.Background()))
 	require.Zero(t, b.Machine.CarriedTotal().Events, "all of the log is needed")
 	traffic(t, b, 1)
-	l.stats.RetainedBytes = 7 << 10
+	l.stats.RetainedBytes = 3 << 10
 	require.NoError(t, k.Round(context.Background()))
-	require.Zero(t, b.Machine.CarriedTotal().Events, "less than two segments would go")
+	require.Zero(t, b.Machine.CarriedTotal().Events, "less than a segment would go")
 	l.stats.RetainedBytes = 100 << 10
 	require.NoError(t, k.Round(context.Background()))
 	require.EqualValues(t, 30, b.Machine.CarriedTotal().Events)

