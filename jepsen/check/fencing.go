@@ -16,6 +16,10 @@ const lingering = int64(6e9)
 // burst is how many of them there may be: what a process can have under way at once (16 by default), with room.
 const burst = 48
 
+// handOver is how long an owner that lives may take to learn that one of its emitters goes to another node to even out the load:
+// it holds its lease and sends on, as fast as the destination takes it, until it has applied the entry or an outcome is refused.
+const handOver = skew / 4
+
 // skew is how far the stamps of the log may be from the clock of the destinations.
 const skew = int64(2e9)
 
@@ -42,7 +46,8 @@ func checkFencing(in Input, _ *facts) *Result {
 	for _, a := range in.Attempts {
 		sent[a.Emitter+" "+a.From] = append(sent[a.Emitter+" "+a.From], a.At)
 	}
-	count := map[string]int{}
+	count := map[string]int{} // of those after it knew
+	knows := map[string]int64{}
 	late := map[string]int64{} // emitter, node, ownership -> first attempt that came too late
 	for _, a := range in.Attempts {
 		at := ownership(owners[a.Emitter], a.At)
@@ -67,16 +72,48 @@ func checkFencing(in Input, _ *facts) *Result {
 		}
 		name := fmt.Sprint(a.Emitter, a.From, at)
 		if _, ok := late[name]; !ok {
-			late[name] = a.At
-		}
-		if count[name]++; count[name] == burst+1 {
-			r.fail("%s sent more than %d times for %s, which the log had given to %s", a.From, burst, a.Emitter, owner.Node)
+			late[name], knows[name] = a.At, learned(in, owners, a.Emitter, a.From, at)
 		}
 		if a.At-late[name] > lingering {
 			r.fail("%s went on for %.1fs to send for %s, which the log had given to %s", a.From, float64(a.At-late[name])/1e9, a.Emitter, owner.Node)
 		}
+		if a.At < knows[name] {
+			continue
+		}
+		if count[name]++; count[name] == burst+1 {
+			r.fail("%s sent more than %d times for %s, which the log had given to %s", a.From, burst, a.Emitter, owner.Node)
+		}
 	}
 	return r
+}
+
+// learned is from when on a node knows that it lost an emitter to the owner at a place in its terms. A node that is silent or has
+// given up loses all it has in one entry, and sends nothing any more when that is proposed: it knows from the stamp on. One that
+// keeps some lives, and the load is evened out: the stamp is of the proposal, and nothing says that the entry is committed before
+// the new owner sends.
+func learned(in Input, owners map[string][]oracle.Owner, emitter, from string, at int) int64 {
+	terms := owners[emitter]
+	since := terms[at].Since
+	if at == 0 || hostOf(terms[at-1].Node) != from || !has(owners, terms[at-1].Node, since) {
+		return since
+	}
+	begins := since + lingering
+	for _, a := range in.Attempts {
+		if a.Emitter == emitter && a.From == hostOf(terms[at].Node) && a.At >= since {
+			begins = min(begins, a.At)
+		}
+	}
+	return max(begins, since+handOver)
+}
+
+// has tells whether the log gives any emitter to a node at a time.
+func has(owners map[string][]oracle.Owner, node string, at int64) bool {
+	for _, terms := range owners {
+		if i := ownership(terms, at); i >= 0 && terms[i].Node == node {
+			return true
+		}
+	}
+	return false
 }
 
 // latest is the last of the times up to a moment, 0 when there is none.
