@@ -64,7 +64,7 @@ jepsen-deps:
 	done
 
 # Known to be open, see the track record in jepsen/README.md: SCENARIO=CHECK+CHECK, listed and not counted when nothing else fails.
-JEPSEN_OPEN := bitflip=liveness+logs
+JEPSEN_OPEN :=
 
 jepsen: build jepsen-deps
 	$(GO) run ./jepsen suite --binary bin/penstock $(if $(JEPSEN_OPEN),--open $(JEPSEN_OPEN)) $(ARGS)
