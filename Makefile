@@ -21,6 +21,7 @@ deps:
 	@command -v gcc >/dev/null || (apt-get update -q && apt-get install -qy --no-install-recommends gcc libc6-dev)
 	@command -v strace >/dev/null || apt-get install -qy --no-install-recommends strace || (apt-get update -q && apt-get install -qy --no-install-recommends strace) || \
 		echo "strace is not to be had: the tests that fail an fsync are left out"
+	@$(MAKE) -s jepsen-deps || echo "tools of the fault harness are not to be had: the tests of its volumes are left out"
 
 test: deps fmt vet unit e2e
 
