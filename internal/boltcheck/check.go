@@ -38,7 +38,15 @@ var ErrDamaged = errors.New("not a whole bbolt file")
 var native = binary.NativeEndian // as bbolt writes
 
 // File checks the file at path. One that is missing or empty is good: bbolt makes it.
-func File(path string) error {
+func File(path string) error { return with(path, check) }
+
+// Metas checks that both pages that name the root are good. bbolt goes on with the older one when the newer is not, and so with what was
+// there before the last commit: for some owners that is worse than no file. A crash spoils neither, as long as the disk writes a sector whole
+// or not at all. A file that is missing or empty is good.
+func Metas(path string) error { return with(path, checkMetas) }
+
+// with opens the file for a check; there is nothing to check in one that is missing or empty.
+func with(path string, check func(f io.ReaderAt, size int64) error) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -60,32 +68,14 @@ func File(path string) error {
 	return nil
 }
 
-// Metas checks that both pages that name the root are good. bbolt goes on with the older one when the newer is not, and so with what was
-// there before the last commit: for some owners that is worse than no file. A crash spoils neither, as long as the disk writes a sector whole
-// or not at all. A file that is missing or empty is good.
-func Metas(path string) error {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+func checkMetas(f io.ReaderAt, size int64) error {
+	m, err := readMeta(f, size)
 	if err != nil {
-		return fmt.Errorf("check bbolt file: %w", err)
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return fmt.Errorf("check bbolt file: %w", err)
-	}
-	if info.Size() == 0 {
-		return nil
-	}
-	m, err := readMeta(f, info.Size())
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return err
 	}
 	for _, at := range []int64{0, int64(m.pageSize)} {
 		if _, ok := metaAt(f, at); !ok {
-			return fmt.Errorf("%s: %w", path, damage("the root page at byte %d is bad, and the other one may be older", at))
+			return damage("the root page at byte %d is bad, and the other one may be older", at)
 		}
 	}
 	return nil
