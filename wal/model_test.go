@@ -55,9 +55,6 @@ func (m *model) reset(index, term uint64) {
 // restart forgets what lives in memory only.
 func (m *model) restart() { m.floor, m.allowed = 0, 0 }
 
-// mustKeep is the lowest index that may not be gone.
-func (m *model) mustKeep(limit uint64) uint64 { return max(limit, m.base+1) }
-
 func (m *model) limit() uint64 {
 	if m.floor < 2 {
 		return 0

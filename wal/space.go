@@ -77,18 +77,19 @@ func (l *Log) lookAtSpace() {
 		return
 	}
 	mark, held := l.cfg.LowWaterBytes, l.space.reserve.Load()
-	missing := l.cfg.ReserveBytes - held
-	if missing > 0 && free-missing >= mark {
+	if missing := l.cfg.ReserveBytes - held; missing > 0 && free-missing >= mark {
 		l.makeReserve()
-	} else if held > 0 && free < mark/4 && l.ReleaseReserve() {
-		missing, held = l.cfg.ReserveBytes, 0
-		free, err = vfs.FreeBytes(l.fs, l.dir)
-		if err != nil {
+	} else if held > 0 && free < mark/4 {
+		l.ReleaseReserve()
+	}
+	if l.space.reserve.Load() != held { // the ballast was made, or given up
+		if free, err = vfs.FreeBytes(l.fs, l.dir); err != nil {
+			l.space.free.Store(-1)
 			return
 		}
 	}
 	l.space.free.Store(free)
-	missing = l.cfg.ReserveBytes - l.space.reserve.Load()
+	missing := l.cfg.ReserveBytes - l.space.reserve.Load()
 	// What the ballast will take again is not free; and a little more must be,
 	// before it counts as over, so that it does not flap.
 	low := free-missing < mark

@@ -24,16 +24,3 @@ func tool(ctx context.Context, name string, args ...string) (string, error) {
 	}
 	return out.String(), nil
 }
-
-// toolInput is tool with standard input.
-func toolInput(ctx context.Context, input, name string, args ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Stdin = strings.NewReader(input)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(string(out)))
-	}
-	return nil
-}
